@@ -1,0 +1,66 @@
+"""One traced step under one plan, as columns: N nodes in execution order over S storages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+UInt8 = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Csr:
+    """A ragged list of storage ids: row i holds `ids[offsets[i]:offsets[i + 1]]`."""
+
+    offsets: Int32  # [N + 1]
+    ids: Int32
+
+    def row(self, index: int) -> Int32:
+        """Return the ids of one row."""
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Storages:
+    """The untyped storages of a step. Views share one storage, so do tied weights."""
+
+    bytes: Int64  # [S]
+    device: UInt8  # [S] index into PLACEMENTS
+    role: UInt8  # [S] index into ROLES
+    born: Int32  # [S] node that allocates it; -1: alive before the first node
+    died: Int32  # [S] node after which it is freed (before the next one starts); -1: outlives the step
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One steady step (the second one run), node by node in execution order.
+
+    A node of a compiled region is an ATen node of the graph handed to the compiler, not a kernel:
+    `region` says which compiled graph it belongs to, and `featurizer.fusion` decides what the
+    compiler makes of it. Births and deaths inside a region are those of the unfused graph.
+    """
+
+    phase: UInt8  # [N] index into PHASES
+    op: Int32  # [N] index into GraphSpec.ops
+    rank: UInt8  # [N] of the first output
+    numel: Int64  # [N] of the first output
+    dtype: UInt8  # [N] index into GraphSpec.dtypes, of the first output
+    device: UInt8  # [N] index into PLACEMENTS, of the first output
+    line: Int32  # [N] index into GraphSpec.lines; -1 unknown
+    region: Int32  # [N] compiled graph; -1: runs eagerly. Forward and backward of one graph share the number.
+    inputs: Csr  # storages read (a view reads its base)
+    outputs: Csr  # storages written or returned; a view's output is its base
+    storages: Storages
+    # Nested branches of torch.cond: (node, one trace per branch). Storage ids are each branch's own; a storage of
+    # the branch with born == -1 is an operand that already lives outside.
+    branches: tuple[tuple[int, tuple[Trace, ...]], ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.phase)

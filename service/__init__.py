@@ -1,0 +1,1 @@
+"""The prediction service over HTTP."""

@@ -1,0 +1,1 @@
+"""Collect peaks, keep the corpus, fit, evaluate."""
