@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from peakcast.featurizer.polynomials import Polynomial
+
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
 UInt8 = NDArray[np.uint8]
@@ -33,6 +35,8 @@ class Storages:
     role: UInt8  # [S] index into ROLES
     born: Int32  # [S] node that allocates it; -1: alive before the first node
     died: Int32  # [S] node after which it is freed (before the next one starts); -1: outlives the step
+    # [S] or empty: `bytes` as a function of the graph's symbols; None: does not vary.
+    bytes_poly: tuple[Polynomial | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.bytes)
@@ -61,6 +65,8 @@ class Trace:
     # Nested branches of torch.cond: (node, one trace per branch). Storage ids are each branch's own; a storage of
     # the branch with born == -1 is an operand that already lives outside.
     branches: tuple[tuple[int, tuple[Trace, ...]], ...] = field(default=())
+    # [N] or empty: `numel` as a function of the graph's symbols; None: does not vary.
+    numel_poly: tuple[Polynomial | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.phase)
