@@ -1,0 +1,5 @@
+"""Run the command line as `python -m peakcast`."""
+
+from peakcast.cli import app
+
+app(prog_name="peakcast")
