@@ -44,8 +44,11 @@ class SpecError(ValueError):
 class Limits:
     """Bounds on a document from a stranger. Counts are per document unless the name says otherwise."""
 
-    # GPT-2 small is 0.3 MiB as JSON; 200,000 nodes with four inputs each are about 40 MiB.
-    max_json_bytes: int = 64 << 20
+    # A node takes about 80 bytes of JSON, so 200,000 nodes take 16 MiB.
+    max_json_bytes: int = 32 << 20
+    # Brackets and braces in the text. An empty array is 2 bytes of JSON and 64 in memory, so that without this
+    # bound a body within the limit above could take a gigabyte. Polynomials need three a term, the rest a handful.
+    max_containers: int = 2_000_000
     max_nodes: int = 200_000
     # With 2^45 bytes each, the sum over 200,000 storages stays below 2^63: no total can overflow int64.
     max_storages: int = 200_000
@@ -64,7 +67,7 @@ class Limits:
     max_captured_with: int = 64
     max_symbols: int = 16
     # Terms of all polynomials: they are evaluated one by one in Python, about a microsecond each.
-    max_terms: int = 1_000_000
+    max_terms: int = 300_000
     # Levels of `cond` inside `cond`.
     max_depth: int = 4
 

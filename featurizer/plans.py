@@ -62,9 +62,8 @@ def parse_plan(name: str) -> Plan:
     """Return the plan a name stands for; ValueError lists the names allowed."""
     if name in _FIXED:
         return Plan(*_FIXED[name])
-    matched = _BUDGET.fullmatch(name) if isinstance(name, str) else None
+    matched = _BUDGET.fullmatch(name)
     if matched is not None and float(matched[1]) <= 1.0:
         return Plan("inductor", budget=float(matched[1]))
-    shown = ascii(name[:60]) if isinstance(name, str) else f"a {type(name).__name__}"
-    message = f"unknown plan {shown}; allowed: {', '.join(ALLOWED_PLANS)}"
+    message = f"unknown plan {name[:60]!a}; allowed: {', '.join(ALLOWED_PLANS)}"
     raise ValueError(message)

@@ -11,8 +11,8 @@ from peakcast.featurizer.limits import SpecError
 # ((coefficient, ((symbol, power), ...)), ...): 12 * batch^2 + 3 is ((12, (("batch", 2),)), (3, ())).
 Polynomial = tuple[tuple[int, tuple[tuple[str, int], ...]], ...]
 
-MAX_POWER: Final = 8
-MAX_FACTORS: Final = 8
+MAX_POWER: Final = 4
+MAX_FACTORS: Final = 4
 # A symbol is a size: a batch, a length, a number of classes.
 MAX_SYMBOL_VALUE: Final = 1 << 32
 # Above this no intermediate result can be a size, whatever is subtracted from it later.
@@ -31,17 +31,16 @@ class Symbol:
 def evaluate(polynomial: Polynomial, symbols: Mapping[str, int], *, limit: int, path: str) -> int:
     """Return the value at the given symbols; SpecError when it is negative or above `limit`.
 
-    Every product is checked as it grows, so that no integer larger than 2^63 * 2^32 is ever built.
+    Every product is checked as it grows, so that no integer larger than 2^63 * 2^128 is ever built.
     """
     total = 0
     for coefficient, factors in polynomial:
         term = coefficient
         for symbol, power in factors:
-            for _ in range(power):
-                term *= symbols[symbol]
-                if not -_MAX_TERM < term < _MAX_TERM:
-                    problem = f"a term of the polynomial exceeds 2^63 at {_at(symbols)}"
-                    raise SpecError("out_of_range", path, problem)
+            term *= symbols[symbol] ** power
+            if not -_MAX_TERM < term < _MAX_TERM:
+                problem = f"a term of the polynomial exceeds 2^63 at {_at(symbols)}"
+                raise SpecError("out_of_range", path, problem)
         total += term
     if not 0 <= total <= limit:
         problem = f"the polynomial is {total} at {_at(symbols)}; allowed: 0 to {limit}"
@@ -49,7 +48,7 @@ def evaluate(polynomial: Polynomial, symbols: Mapping[str, int], *, limit: int, 
     return total
 
 
-def choose_values(symbols: Mapping[str, Symbol], chosen: Mapping[str, int]) -> dict[str, int]:
+def choose_values(symbols: Mapping[str, Symbol], chosen: Mapping[str, object]) -> dict[str, int]:
     """Return a value for each symbol: the chosen one, else its hint.
 
     SpecError for a symbol the graph does not have, a value that is no integer or one outside `min` and `max`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -17,12 +17,12 @@ from peakcast.featurizer.limits import DEFAULT_LIMITS, Limits, SpecError, show
 from peakcast.featurizer.plans import parse_plan
 from peakcast.featurizer.polynomials import Symbol, choose_values, evaluate_column
 from peakcast.featurizer.reading import child, read_object, read_strings, read_symbols, read_trace, wrong_type
-from peakcast.featurizer.trace import Csr, Trace
+from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.validation import TraceChecker, check_limit, check_symbol
+from peakcast.featurizer.writing import SCHEMA, document_of
 
 __all__ = ["SCHEMA", "GraphSpec", "Limits", "SpecError", "Symbol"]
 
-SCHEMA: Final = 1
 _KEYS: Final = ("schema", "ops", "dtypes", "traces")
 _OPTIONAL: Final = ("symbols", "captured_with", "lines")
 # What never blocks a name that torch prints: `aten.add_.Tensor`, `higher_order.cond`, `mylib::op.default`.
@@ -46,6 +46,7 @@ class GraphSpec:
     captured_with: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
     limits: InitVar[Limits] = DEFAULT_LIMITS
+    _limits: Limits = field(init=False, repr=False)
 
     def __post_init__(self, limits: Limits) -> None:
         object.__setattr__(self, "ops", tuple(self.ops))
@@ -53,6 +54,7 @@ class GraphSpec:
         object.__setattr__(self, "lines", tuple(self.lines))
         for name in ("traces", "symbols", "captured_with"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        object.__setattr__(self, "_limits", limits)
         _check_tables(self, limits)
         checker = TraceChecker(limits, len(self.ops), len(self.dtypes), len(self.lines), self.symbols)
         for plan, trace in self.traces.items():
@@ -90,7 +92,7 @@ class GraphSpec:
 
     def to_json(self) -> bytes:
         """Return the document as JSON, the same bytes for equal specs."""
-        return orjson.dumps(_document(self), option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(document_of(self), option=orjson.OPT_SERIALIZE_NUMPY)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document as an object of plain lists, strings and integers."""
@@ -100,13 +102,14 @@ class GraphSpec:
     @cached_property
     def graph_id(self) -> str:
         """Return the sha256 (hex) of what the step does: the canonical JSON without lines, line and captured_with."""
-        document = _document(self, anonymous=True)
+        document = document_of(self, anonymous=True)
         canonical = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS)
         return hashlib.sha256(canonical).hexdigest()
 
     def redacted(self) -> GraphSpec:
         """Return the spec without source lines; its graph_id is the same."""
-        return replace(self, lines=(), traces={plan: _without_lines(trace) for plan, trace in self.traces.items()})
+        traces = {plan: _without_lines(trace) for plan, trace in self.traces.items()}
+        return replace(self, lines=(), traces=traces, limits=self._limits)
 
     def at(self, symbols: Mapping[str, int]) -> GraphSpec:
         """Return the spec with every size that varies computed for the given values; others stay at their hints.
@@ -115,10 +118,12 @@ class GraphSpec:
         too large. The result keeps the symbols, with the values as new hints.
         """
         values = choose_values(self.symbols, symbols)
+        limits = self._limits
         return replace(
             self,
             symbols={name: replace(symbol, hint=values[name]) for name, symbol in self.symbols.items()},
-            traces={plan: _trace_at(trace, values, f"$.traces.{plan}") for plan, trace in self.traces.items()},
+            traces={plan: _trace_at(trace, values, f"$.traces.{plan}", limits) for plan, trace in self.traces.items()},
+            limits=limits,
         )
 
     @property
@@ -131,6 +136,9 @@ class GraphSpec:
 
     def __hash__(self) -> int:
         return hash(self.graph_id)
+
+    def __reduce__(self) -> tuple[Callable[..., GraphSpec], tuple[bytes, Limits]]:
+        return GraphSpec.from_json, (self.to_json(), self._limits)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{plan}: {len(trace)} nodes" for plan, trace in self.traces.items())
@@ -146,9 +154,10 @@ def walk(trace: Trace) -> Iterator[Trace]:
 
 
 def _parse(document: bytes | str, limits: Limits) -> dict[str, Any]:
-    if not isinstance(document, bytes | bytearray | memoryview | str):
+    if not isinstance(document, bytes | bytearray | str):
         raise wrong_type(document, "$", "JSON text as bytes or str, or an object")
     check_limit(len(document), limits.max_json_bytes, "$", "bytes of JSON")
+    check_limit(_containers(document), limits.max_containers, "$", "arrays and objects")
     try:
         parsed = orjson.loads(document)  # refuses NaN, invalid UTF-8 and more than 1,024 levels
     except orjson.JSONDecodeError as error:
@@ -156,6 +165,12 @@ def _parse(document: bytes | str, limits: Limits) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise wrong_type(parsed, "$", f"an object with the keys {', '.join((*_KEYS, *_OPTIONAL))}")
     return parsed
+
+
+def _containers(document: bytes | bytearray | str) -> int:
+    if isinstance(document, str):
+        return document.count("[") + document.count("{")
+    return document.count(b"[") + document.count(b"{")
 
 
 def _check_tables(spec: GraphSpec, limits: Limits) -> None:
@@ -171,11 +186,9 @@ def _check_tables(spec: GraphSpec, limits: Limits) -> None:
     _check_names(spec.dtypes, _IDENTIFIER, "$.dtypes", "dtype name such as 'bfloat16'", limits)
     for plan in spec.traces:
         _check_plan(plan)
+    _check_names(tuple(spec.symbols), _IDENTIFIER, "$.symbols", "symbol name such as 'batch'", limits)
     for name, symbol in spec.symbols.items():
-        at = child("$.symbols", name)
-        if not isinstance(name, str) or len(name) > limits.max_name_characters or not _IDENTIFIER.fullmatch(name):
-            raise SpecError("invalid_name", at, "is no symbol name; allowed: an ASCII identifier such as 'batch'")
-        check_symbol(symbol, at)
+        check_symbol(symbol, child("$.symbols", name))
     for i, line in enumerate(spec.lines):
         _check_text(line, f"$.lines[{i}]", limits.max_line_characters)
     for key, value in spec.captured_with.items():
@@ -183,7 +196,7 @@ def _check_tables(spec: GraphSpec, limits: Limits) -> None:
         _check_text(value, child("$.captured_with", key), limits.max_name_characters)
 
 
-def _check_names(names: tuple[str, ...], pattern: re.Pattern[str], path: str, what: str, limits: Limits) -> None:
+def _check_names(names: tuple[object, ...], pattern: re.Pattern[str], path: str, what: str, limits: Limits) -> None:
     for i, name in enumerate(names):
         if not isinstance(name, str) or len(name) > limits.max_name_characters or not pattern.fullmatch(name):
             problem = f"is {show(name)}; allowed: a {what} of at most {limits.max_name_characters} characters"
@@ -195,8 +208,10 @@ def _check_names(names: tuple[str, ...], pattern: re.Pattern[str], path: str, wh
 
 def _check_plan(plan: object) -> None:
     at = child("$.traces", plan)
+    if not isinstance(plan, str):
+        raise wrong_type(plan, at, "a plan name")
     try:
-        canonical = parse_plan(plan).name  # type: ignore[arg-type]  # refuses what is no string
+        canonical = parse_plan(plan).name
     except ValueError as error:
         raise SpecError("invalid_name", at, str(error)) from None
     if canonical != plan:
@@ -213,78 +228,22 @@ def _check_text(text: object, path: str, limit: int) -> None:
         raise SpecError("wrong_type", path, "holds half of a surrogate pair; allowed: valid Unicode") from None
 
 
-def _document(spec: GraphSpec, *, anonymous: bool = False) -> dict[str, Any]:
-    """Return the document with numpy arrays as columns; what is empty or all -1 is left out."""
-    symbols = {name: {"hint": s.hint, "min": s.min, "max": s.max} for name, s in spec.symbols.items()}
-    document: dict[str, Any] = {"schema": SCHEMA, "ops": spec.ops, "dtypes": spec.dtypes}
-    if symbols:
-        document["symbols"] = symbols
-    if not anonymous:
-        document["captured_with"] = dict(spec.captured_with)
-        document["lines"] = spec.lines
-    document["traces"] = {plan: _trace_document(t, anonymous=anonymous) for plan, t in spec.traces.items()}
-    return document
-
-
-def _trace_document(trace: Trace, *, anonymous: bool) -> dict[str, Any]:
-    storages = trace.storages
-    document: dict[str, Any] = {
-        "phase": _column(trace.phase, np.uint8),
-        "op": _column(trace.op, np.int32),
-        "rank": _column(trace.rank, np.uint8),
-        "numel": _column(trace.numel, np.int64),
-        "dtype": _column(trace.dtype, np.uint8),
-        "device": _column(trace.device, np.uint8),
-        "inputs": _csr_document(trace.inputs),
-        "outputs": _csr_document(trace.outputs),
-        "storages": {
-            "bytes": _column(storages.bytes, np.int64),
-            "device": _column(storages.device, np.uint8),
-            "role": _column(storages.role, np.uint8),
-            "born": _column(storages.born, np.int32),
-            "died": _column(storages.died, np.int32),
-        },
-    }
-    if not anonymous and (trace.line != -1).any():
-        document["line"] = _column(trace.line, np.int32)
-    if (trace.region != -1).any():
-        document["region"] = _column(trace.region, np.int32)
-    if any(row is not None for row in trace.numel_poly):
-        document["numel_poly"] = trace.numel_poly
-    if any(row is not None for row in storages.bytes_poly):
-        document["storages"]["bytes_poly"] = storages.bytes_poly
-    if trace.branches:
-        document["branches"] = [
-            [int(node), [_trace_document(branch, anonymous=anonymous) for branch in branches]]
-            for node, branches in trace.branches
-        ]
-    return document
-
-
-def _csr_document(csr: Csr) -> dict[str, Any]:
-    return {"offsets": _column(csr.offsets, np.int32), "ids": _column(csr.ids, np.int32)}
-
-
-def _column(values: np.ndarray[Any, Any], dtype: type[np.generic]) -> np.ndarray[Any, Any]:
-    return np.ascontiguousarray(values, dtype)  # orjson writes no strided arrays
-
-
 def _without_lines(trace: Trace) -> Trace:
     branches = tuple((node, tuple(map(_without_lines, traces))) for node, traces in trace.branches)
     return replace(trace, line=np.full(len(trace), -1, np.int32), branches=branches)
 
 
-def _trace_at(trace: Trace, values: Mapping[str, int], path: str) -> Trace:
+def _trace_at(trace: Trace, values: Mapping[str, int], path: str, limits: Limits) -> Trace:
     numel, storages = trace.numel, trace.storages
     if trace.numel_poly:
-        limit, at = DEFAULT_LIMITS.max_numel, f"{path}.numel_poly"
+        limit, at = limits.max_numel, f"{path}.numel_poly"
         numel = np.array(evaluate_column(trace.numel_poly, numel.tolist(), values, limit=limit, path=at), np.int64)
     if storages.bytes_poly:
-        limit, at = DEFAULT_LIMITS.max_storage_bytes, f"{path}.storages.bytes_poly"
+        limit, at = limits.max_storage_bytes, f"{path}.storages.bytes_poly"
         rows = evaluate_column(storages.bytes_poly, storages.bytes.tolist(), values, limit=limit, path=at)
         storages = replace(storages, bytes=np.array(rows, np.int64))
     branches = tuple(
-        (node, tuple(_trace_at(branch, values, f"{path}.branches[{i}][1][{j}]") for j, branch in enumerate(traces)))
+        (node, tuple(_trace_at(b, values, f"{path}.branches[{i}][1][{j}]", limits) for j, b in enumerate(traces)))
         for i, (node, traces) in enumerate(trace.branches)
     )
     return replace(trace, numel=numel, storages=storages, branches=branches)
