@@ -1,0 +1,87 @@
+"""Recordings of the tape -> the columns of a trace, with tables of operators, dtypes and lines shared by all plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from peakcast.featurizer.capture.tape import Recording, TapeStorage
+from peakcast.featurizer.trace import Csr, Storages, Trace
+from peakcast.featurizer.vocabulary import BACKWARD, CPU, GPU, OUTPUT, SAVED, TEMPORARY
+
+_PLACEMENT_OF = {"cpu": CPU, "meta": CPU, "cuda": GPU}
+
+
+class Table:
+    """Numbers strings in the order of their first appearance."""
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self._index.setdefault(text, len(self._index))
+
+    def names(self) -> tuple[str, ...]:
+        """Return the strings by number."""
+        return tuple(self._index)
+
+
+class Tables:
+    """The tables of one document."""
+
+    def __init__(self) -> None:
+        self.ops, self.dtypes, self.lines = Table(), Table(), Table()
+
+
+def build_trace(recording: Recording, tables: Tables) -> Trace:
+    """Turn one recorded step into a trace. Device names other than cpu count as the accelerator."""
+    nodes, storages = recording.nodes, recording.storages
+    phases = [node.phase for node in nodes]
+    return Trace(
+        phase=np.array(phases, np.uint8),
+        op=_column([tables.ops(node.op) for node in nodes]),
+        rank=np.array([len(node.shape) for node in nodes], np.uint8),
+        numel=np.array([_numel(node.shape) for node in nodes], np.int64),
+        dtype=np.array([tables.dtypes(node.dtype or "none") for node in nodes], np.uint8),
+        device=np.array([_PLACEMENT_OF.get(node.device, GPU) for node in nodes], np.uint8),
+        line=_column([tables.lines(node.line) if node.line else -1 for node in nodes]),
+        region=_column([node.region for node in nodes]),
+        inputs=_csr([node.inputs for node in nodes]),
+        outputs=_csr([node.outputs for node in nodes]),
+        storages=Storages(
+            bytes=np.array([storage.nbytes for storage in storages], np.int64),
+            device=np.array([_PLACEMENT_OF.get(storage.device, GPU) for storage in storages], np.uint8),
+            role=np.array([_role(storage, phases) for storage in storages], np.uint8),
+            born=_column([storage.born for storage in storages]),
+            died=_column([storage.died for storage in storages]),
+        ),
+    )
+
+
+def _role(storage: TapeStorage, phases: Sequence[int]) -> int:
+    """Name what a storage is for: as marked, else by when it lives."""
+    if storage.role is not None:
+        return storage.role
+    if storage.died < 0:
+        return OUTPUT
+    is_saved = storage.born >= 0 and phases[storage.born] < BACKWARD <= phases[storage.died]
+    return SAVED if is_saved else TEMPORARY
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _column(values: Sequence[int]) -> Any:
+    return np.array(values, np.int32)
+
+
+def _csr(rows: Sequence[Sequence[int]]) -> Csr:
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    return Csr(offsets, np.array([index for row in rows for index in row], np.int32))

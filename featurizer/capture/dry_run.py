@@ -1,0 +1,78 @@
+"""The dry run: inductor up to its graphs, then those graphs on fake tensors instead of kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch import config as functorch_config
+from torch._inductor import compile_fx as inductor
+
+from peakcast.featurizer.capture.tape import MACHINERY, Tape
+
+_STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+class DryRun:
+    """A Dynamo backend that compiles nothing: it runs the partitioned forward and backward ATen graphs.
+
+    Inductor's own front end makes the graphs (its decompositions, joint passes and min-cut partitioner, with the
+    budget that is configured), so they are those it would lower. Each call runs under the tape as one region.
+    """
+
+    def __init__(self) -> None:
+        self.tape: Tape | None = None  # set once the first, compiling step is over
+        self.region_count = 0
+        self._region_of: dict[Any, int] = {}
+
+    def __call__(self, graph: fx.GraphModule, example_inputs: Any, **_: Any) -> Any:
+        """Hand a Dynamo graph to inductor's front end, with `_runner` in place of its back end."""
+        with functorch_config.patch(enable_autograd_cache=False):
+            return inductor.compile_fx(graph, example_inputs, inner_compile=self._inner_compile)
+
+    def _inner_compile(self, graph: fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
+        key = kwargs.get("graph_id")
+        if key is None or key not in self._region_of:
+            self._region_of[key] = self.region_count
+            self.region_count += 1
+        _post_grad(graph, is_inference=bool(kwargs.get("is_inference", False)))
+        return self._runner(graph, self._region_of[key])
+
+    def _runner(self, graph: fx.GraphModule, region: int) -> Callable[[list[Any]], Any]:
+        def run(args: list[Any]) -> Any:
+            if self.tape is None:
+                return fx.Interpreter(graph).boxed_run(args)
+            with self.tape.inside_region(region):
+                return _LineInterpreter(graph, self.tape).boxed_run(args)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+
+class _LineInterpreter(fx.Interpreter):
+    """Tells the tape which source line each node came from."""
+
+    def __init__(self, graph: fx.GraphModule, tape: Tape) -> None:
+        super().__init__(graph)
+        self._tape = tape
+
+    def run_node(self, n: fx.Node) -> Any:
+        frames = [frame for frame in _STACK_FRAME.findall(n.stack_trace or "") if not frame[0].startswith(MACHINERY)]
+        self._tape.region_line = f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
+        return super().run_node(n)
+
+
+def _post_grad(graph: fx.GraphModule, *, is_inference: bool) -> None:
+    """Run inductor's post-grad passes, which fuse adds into matrix products and drop no-ops. They may be left out."""
+    original = graph.graph
+    backup = fx.Graph()
+    backup.output(backup.graph_copy(original, {}))
+    try:
+        with torch._inductor.virtualized.V.set_fake_mode(torch._guards.detect_fake_mode()):
+            inductor._recursive_post_grad_passes(graph, is_inference=is_inference)
+    except Exception:  # noqa: BLE001  (a private pass that fails must not cost the capture)
+        graph.graph = backup
+        graph.recompile()

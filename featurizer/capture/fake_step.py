@@ -1,0 +1,83 @@
+"""Fake tensors for a whole step: values that code asks for, optimizers that look at types, and shapes that depend on data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses import fake_impls
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.optim import optimizer as optimizers
+
+aten = torch.ops.aten
+
+
+class Guesses:
+    """Counts what had to be guessed about the data: such a trace is never better than extrapolating."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def scalar(self, func: Any, tensor: torch.Tensor) -> Any:
+        """Answer `.item()`: true, or zero (a GradScaler then finds no overflow and takes its step)."""
+        self.count += 1
+        if tensor.dtype is torch.bool:
+            return True
+        return 0.0 if tensor.dtype.is_floating_point else 0
+
+    def nonzero(self, func: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """Answer `nonzero` as if every element were: the upper bound."""
+        self.count += 1
+        return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
+
+    def masked_select(self, func: Any, tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Answer `masked_select` as if the mask kept everything."""
+        self.count += 1
+        return tensor.new_empty((torch.broadcast_shapes(tensor.shape, mask.shape).numel(),))
+
+
+def new_fake_mode() -> FakeTensorMode:
+    """Return a fake mode in which tensors made elsewhere may be used too."""
+    # No unbacked symbols: no later size could be made of one. What depends on data is guessed instead.
+    shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
+
+
+@contextlib.contextmanager
+def whole_steps_on_fake_tensors() -> Iterator[Guesses]:
+    """Let a whole training step run: data-dependent results are guessed, optimizers take fake parameters for real ones."""
+    guesses = Guesses()
+    table = fake_impls.op_implementations_dict
+    answers: dict[Any, Callable[..., Any]] = {
+        aten._local_scalar_dense.default: guesses.scalar,
+        aten.nonzero.default: guesses.nonzero,
+        aten.masked_select.default: guesses.masked_select,
+    }
+    originals = {func: table.get(func) for func in answers}
+    for func, answer in answers.items():
+        table[func] = _or_guess(originals[func], answer)
+    # "foreach" is the default only for tensor types that torch.optim knows; a fake parameter stands for a plain one.
+    optimizers._foreach_supported_types.append(FakeTensor)
+    try:
+        yield guesses
+    finally:
+        optimizers._foreach_supported_types.remove(FakeTensor)
+        for func, original in originals.items():
+            if original is None:
+                del table[func]
+            else:
+                table[func] = original
+
+
+def _or_guess(original: Callable[..., Any] | None, guess: Callable[..., Any]) -> Callable[..., Any]:
+    def implementation(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        if original is not None:
+            with contextlib.suppress(DataDependentOutputException, DynamicOutputShapeException):
+                return original(fake_mode, func, *args, **kwargs)
+        with fake_mode:
+            return guess(func, *args, **kwargs)
+
+    return implementation

@@ -1,0 +1,131 @@
+"""Run a capture in a process of its own, with a time limit, and bring back the graph or a clear error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from peakcast.featurizer.spec import GraphSpec
+
+# A cold compile of the largest models we know takes minutes of tracing; past this something hangs.
+TIMEOUT_SEC = 1800.0
+
+
+class CaptureError(RuntimeError):
+    """The workload could not be captured. `details` holds the traceback of the capturing process."""
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
+
+
+def capture_workload(
+    target: str,
+    *,
+    plans: Sequence[str],
+    allow_cpu: bool = True,
+    timeout_sec: float = TIMEOUT_SEC,
+    progress: Callable[[str], None] | None = None,
+) -> GraphSpec:
+    """Capture `package.module:name` or `path/to/file.py:name` under each plan.
+
+    Args:
+        allow_cpu: where no CUDA device can be found or faked, trace on the CPU (marked `traced_on: cpu`) rather
+            than fail.
+        progress: called with a line of text as the capture goes on.
+
+    Raises:
+        CaptureError: if the workload or the capture fails, or the time limit passes.
+    """
+    return _run({"target": target}, plans, allow_cpu, timeout_sec, progress)
+
+
+def capture_packed(
+    packed: bytes,
+    *,
+    plans: Sequence[str],
+    allow_cpu: bool = True,
+    timeout_sec: float = TIMEOUT_SEC,
+    progress: Callable[[str], None] | None = None,
+) -> GraphSpec:
+    """Capture a workload that `ship.pack` serialized in this process. Raises as `capture_workload` does."""
+    with tempfile.NamedTemporaryFile(prefix="peakcast-", suffix=".workload") as file:
+        file.write(packed)
+        file.flush()
+        return _run({"packed": file.name}, plans, allow_cpu, timeout_sec, progress)
+
+
+def _run(
+    what: dict[str, str],
+    plans: Sequence[str],
+    allow_cpu: bool,  # noqa: FBT001
+    timeout_sec: float,
+    progress: Callable[[str], None] | None,
+) -> GraphSpec:
+    with tempfile.TemporaryDirectory(prefix="peakcast-") as folder:
+        request: dict[str, Any] = {
+            **what,
+            "plans": list(plans),
+            "allow_cpu": allow_cpu,
+            "output": str(Path(folder, "graph.json")),
+            "error": str(Path(folder, "error.json")),
+        }
+        request_path = Path(folder, "request.json")
+        request_path.write_text(json.dumps(request))
+        command = [sys.executable, "-W", "ignore", "-m", "peakcast.featurizer.capture.worker", str(request_path)]
+        log_path = Path(folder, "log")
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=_environment())  # noqa: S603
+            code = _wait(process, timeout_sec, progress)
+        if code != 0:
+            raise _failure(code, Path(request["error"]), log_path)
+        return GraphSpec.from_json(Path(request["output"]).read_bytes())
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of the capturing process: the same packages, no caches, no compile workers."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path[1:], os.environ.get("PYTHONPATH", "")])),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+        "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _wait(process: subprocess.Popen[str], timeout_sec: float, progress: Callable[[str], None] | None) -> int:
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if progress is not None and line.startswith("capturing "):
+                progress(line.strip())
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        return process.wait(timeout_sec)
+    except subprocess.TimeoutExpired as error:
+        raise CaptureError(f"the capture did not end within {timeout_sec:.0f} s") from error
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        reader.join(timeout=5)
+
+
+def _failure(code: int, error_path: Path, log_path: Path) -> CaptureError:
+    if error_path.exists():
+        failure = json.loads(error_path.read_text())
+        text = failure["message"] if failure["kind"] == "ValueError" else f"{failure['kind']}: {failure['message']}"
+        return CaptureError(text, failure["traceback"])
+    log = log_path.read_text(errors="replace")
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return CaptureError(f"the capturing process died ({how}): {log.strip()[-800:]}", log)

@@ -1,0 +1,79 @@
+"""Put a plan on a model, in place, and take it off again: the same way for capture, for measuring and for a user's run."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch._functorch import config as functorch_config
+from torch.utils.checkpoint import checkpoint
+
+from peakcast.featurizer.plans import parse_plan
+
+Undo = Callable[[], None]
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the repeated children of the model's longest ModuleList or Sequential.
+
+    Raises:
+        ValueError: if the model repeats nothing.
+    """
+    found: list[nn.Module] = []
+    for container in model.modules():
+        if not isinstance(container, nn.ModuleList | nn.Sequential):
+            continue
+        children = list(container.children())
+        if not children:
+            continue
+        repeated, _ = Counter(map(type, children)).most_common(1)[0]
+        alike = [child for child in children if type(child) is repeated and any(True for _ in child.parameters())]
+        if len(alike) > max(len(found), 1):
+            found = alike
+    if not found:
+        raise ValueError("the model has no repeated blocks (no ModuleList or Sequential of like children)")
+    return found
+
+
+def install(model: nn.Module, plan: str, *, backend: Any = "inductor") -> Undo:
+    """Make `model` run under `plan` and return a function that restores it. State-dict keys stay as they were.
+
+    Compiling happens at the first call; a budget holds from here to the undo, so compile in between.
+
+    Raises:
+        ValueError: if the plan is unknown, or needs repeated blocks the model does not have.
+    """
+    parsed = parse_plan(plan)
+    if parsed.mode == "checkpoint":
+        return _checkpoint(blocks(model))
+    if parsed.compiler == "eager":
+        return lambda: None
+    targets = blocks(model) if parsed.compiler == "hybrid" else [model]
+    # Modes are options of inductor alone; a dry run takes the graph as it is.
+    options = {"mode": parsed.mode} if parsed.mode is not None and backend == "inductor" else {}
+    budget_before = functorch_config.activation_memory_budget
+    if parsed.budget is not None:
+        functorch_config.activation_memory_budget = parsed.budget
+    for target in targets:
+        target.compile(backend=backend, **options)
+
+    def undo() -> None:
+        functorch_config.activation_memory_budget = budget_before
+        for target in targets:
+            target._compiled_call_impl = None
+
+    return undo
+
+
+def _checkpoint(targets: list[nn.Module]) -> Undo:
+    for target in targets:
+        target.forward = functools.partial(checkpoint, target.forward, use_reentrant=False)
+
+    def undo() -> None:
+        for target in targets:
+            del target.forward  # the instance attribute; the class's own shows again
+
+    return undo

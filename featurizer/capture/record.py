@@ -1,0 +1,148 @@
+"""Record a workload that is on fake tensors: one steady step under each plan, as one GraphSpec."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.metadata
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from peakcast.featurizer.capture.autocast import cuda_autocast
+from peakcast.featurizer.capture.build_trace import Tables, build_trace
+from peakcast.featurizer.capture.dry_run import DryRun
+from peakcast.featurizer.capture.fake_step import whole_steps_on_fake_tensors
+from peakcast.featurizer.capture.plans import install
+from peakcast.featurizer.capture.statics import gradients, hold_statics, other_fake_tensors
+from peakcast.featurizer.capture.tape import Recording, StepClock, Tape
+from peakcast.featurizer.capture.workload import Workload
+from peakcast.featurizer.plans import parse_plan
+from peakcast.featurizer.spec import GraphSpec
+from peakcast.featurizer.vocabulary import GRADIENT
+
+Progress = Callable[[str], None]
+
+
+def record(workload: Workload, plans: Sequence[str], *, traced_on: str, progress: Progress | None = None) -> GraphSpec:
+    """Run two steps under each plan, the second one under the tape.
+
+    Call it inside the fake mode that the workload's tensors belong to. The model is left as it was found.
+
+    Raises:
+        ValueError: if a plan is unknown or does not fit the model.
+    """
+    tables = Tables()
+    others = other_fake_tensors()
+    traces, facts = {}, RunFacts(workload)
+    with whole_steps_on_fake_tensors() as guesses:
+        for plan in plans:
+            if progress is not None:
+                progress(plan)
+            recording = _record_step(workload, plan, others, facts)
+            traces[parse_plan(plan).name] = build_trace(recording, tables)
+    captured_with = {"traced_on": traced_on, **versions(), **facts.as_text()}
+    if guesses.count:
+        captured_with["data_dependent"] = str(guesses.count)
+    return GraphSpec(
+        ops=tables.ops.names(),
+        dtypes=tables.dtypes.names(),
+        lines=tables.lines.names(),
+        traces=traces,
+        captured_with=captured_with,
+    )
+
+
+def _record_step(workload: Workload, plan: str, others: list[Any], facts: RunFacts) -> Recording:
+    dry_run, clock = DryRun(), StepClock()
+    torch._dynamo.reset()
+    with contextlib.ExitStack() as stack:
+        if workload.model is not None:
+            stack.callback(install(workload.model, plan, backend=dry_run))
+        elif parse_plan(plan).name != "eager":
+            raise ValueError(f"plan {plan!r} needs Workload(model=...): there is nothing to install it on")
+        stack.enter_context(_watched(workload, clock, facts))
+        workload.run(autocast=cuda_autocast)  # the first step: compiles, creates optimizer state
+        gc.collect()
+        tape = dry_run.tape = Tape(clock)
+        hold_statics(tape, workload, others)
+        clock.at_optimizer = lambda: tape.mark(gradients(workload), GRADIENT)
+        with tape:
+            workload.run(autocast=cuda_autocast)
+        tape.mark(gradients(workload), GRADIENT)
+        return tape.stop()
+
+
+@contextlib.contextmanager
+def _watched(workload: Workload, clock: StepClock, facts: RunFacts) -> Iterator[None]:
+    """Let the clock see where the forward ends and the optimizer runs, from outside what is compiled."""
+    model, optimizer = workload.model, workload.optimizer
+    handles = []
+    if optimizer is not None:
+        handles.append(optimizer.register_step_pre_hook(lambda *_: clock.enter_optimizer()))
+        handles.append(optimizer.register_step_post_hook(lambda *_: clock.leave_optimizer()))
+    call_before = None
+    if model is not None:
+        call_before = model._compiled_call_impl
+        inner = call_before or model._call_impl
+
+        def watched_call(*args: Any, **kwargs: Any) -> Any:
+            facts.note_autocast()
+            clock.after_forward = False
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                clock.after_forward = True
+
+        model._compiled_call_impl = watched_call  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        if model is not None:
+            model._compiled_call_impl = call_before
+
+
+class RunFacts:
+    """What the run looks like from inside: task, optimizer, its implementation, autocast."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._autocast: torch.dtype | None = workload.autocast
+
+    def note_autocast(self) -> None:
+        """Remember the autocast that the step itself enters."""
+        if torch.is_autocast_enabled("cuda"):
+            self._autocast = torch.get_autocast_dtype("cuda")
+
+    def as_text(self) -> dict[str, str]:
+        """Return the facts as the `captured_with` entries that RunSpec is filled from."""
+        optimizer = self._workload.optimizer
+        facts = {"task": "training" if optimizer is not None else "inference"}
+        if optimizer is not None:
+            facts["optimizer"] = type(optimizer).__name__
+            facts["implementation"] = _implementation(optimizer)
+        if self._autocast is not None:
+            facts["autocast"] = str(self._autocast).removeprefix("torch.")
+        return facts
+
+
+def _implementation(optimizer: torch.optim.Optimizer) -> str:
+    group = optimizer.param_groups[0]
+    if group.get("fused"):
+        return "fused"
+    # torch's default on CUDA is foreach, where the optimizer has it.
+    return "loop" if group.get("foreach", False) is False else "foreach"
+
+
+def versions() -> dict[str, str]:
+    """Return torch's version, and that of each library that builds models and is in use."""
+    found = {"torch": torch.__version__}
+    for name in ("transformers", "timm", "torchvision", "diffusers"):
+        if name in sys.modules:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found[name] = importlib.metadata.version(name)
+    return found

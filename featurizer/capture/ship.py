@@ -1,0 +1,56 @@
+"""Send a live workload to a process of our own: its code and its tensors' shapes, never their contents."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import nn
+
+from peakcast.featurizer.capture.workload import Workload
+
+
+class _Skeleton(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles tensors as shapes. One tensor that many hold stays one tensor: pickle remembers identities."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.Tensor):
+            is_parameter = isinstance(obj, nn.Parameter)
+            on_cpu_scalar = obj.device.type == "cpu" and obj.dim() == 0  # an optimizer's step counter
+            value = obj.item() if on_cpu_scalar and not is_parameter else None
+            return _rebuild, (is_parameter, tuple(obj.size()), obj.stride(), obj.dtype, obj.requires_grad, value)
+        return super().reducer_override(obj)
+
+
+def _rebuild(
+    is_parameter: bool,  # noqa: FBT001  (called by pickle)
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    requires_grad: bool,  # noqa: FBT001
+    value: Any,
+) -> torch.Tensor:
+    if value is not None:
+        with torch._subclasses.fake_tensor.unset_fake_temporarily():
+            return torch.full((), value, dtype=dtype, device="cpu")
+    made = torch.empty_strided(size, stride, dtype=dtype)  # on the default device, fake: the receiver sets both
+    return nn.Parameter(made, requires_grad=requires_grad) if is_parameter else made.requires_grad_(requires_grad)
+
+
+def pack(workload: Workload) -> bytes:
+    """Serialize a workload for `unpack` in a child process of this one.
+
+    Raises:
+        Exception: whatever pickling the user's objects raises.
+    """
+    buffer = io.BytesIO()
+    _Skeleton(buffer).dump(workload)
+    return buffer.getvalue()
+
+
+def unpack(data: bytes) -> Workload:
+    """Rebuild a workload in the current fake mode. Only for data that a parent process packed itself."""
+    workload: Workload = cloudpickle.loads(data)
+    return workload

@@ -1,0 +1,100 @@
+"""Bring a workload onto fake tensors of the traced device: built there, or put there for the time of a capture."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_map
+
+from peakcast.featurizer.capture.default_device import OnCard
+from peakcast.featurizer.capture.workload import Workload
+
+
+def build_on_fake_tensors(factory: Callable[[], Workload], mode: FakeTensorMode, device: torch.device) -> Workload:
+    """Call `factory` under fake tensors, so that a model of any size costs no memory; for real where that fails.
+
+    Model code that reads its own tensors while it is built (`torch.linspace(...).tolist()`) needs real ones.
+    """
+    try:
+        with mode, OnCard(device):
+            return factory()
+    except Exception:  # noqa: BLE001  (whatever it was, the real build below raises it again if it is the user's)
+        return factory()
+
+
+@contextlib.contextmanager
+def placed(workload: Workload, mode: FakeTensorMode, device: torch.device) -> Iterator[Workload]:
+    """Swap every tensor of model, optimizer and inputs for a fake one on `device`, and restore them after the block.
+
+    Ties survive: one tensor becomes one fake tensor. Tensors that are there already are left alone.
+    """
+    swap = _Swap(mode, device)
+    restore: list[Callable[[], None]] = []
+    inputs_before = workload.inputs
+    try:
+        for module in workload.model.modules() if workload.model is not None else ():
+            restore += [_swap_dict(module._parameters, swap), _swap_dict(module._buffers, swap)]
+        if workload.optimizer is not None:
+            restore.append(_swap_optimizer(workload.optimizer, swap))
+        workload.inputs = tree_map(swap, workload.inputs)
+        yield workload
+    finally:
+        workload.inputs = inputs_before
+        for undo in reversed(restore):
+            undo()
+
+
+class _Swap:
+    def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:
+        self._mode, self._device = mode, device
+        self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # keeps the original: its id must stay taken
+
+    def __call__(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, FakeTensor) and value.device == self._device:
+            return value
+        if id(value) not in self._made:
+            self._made[id(value)] = (value, self._fake(value))
+        return self._made[id(value)][1]
+
+    def _fake(self, value: torch.Tensor) -> torch.Tensor:
+        with self._mode:
+            fake = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=self._device)
+            if isinstance(value, nn.Parameter):
+                return nn.Parameter(fake, requires_grad=value.requires_grad)
+            return fake.requires_grad_(value.requires_grad)
+
+
+def _swap_dict(holder: dict[str, Any], swap: _Swap) -> Callable[[], None]:
+    before = dict(holder)
+    for name, value in before.items():
+        holder[name] = swap(value)
+    return lambda: holder.update(before)
+
+
+def _swap_optimizer(optimizer: torch.optim.Optimizer, swap: _Swap) -> Callable[[], None]:
+    groups_before = [group["params"] for group in optimizer.param_groups]
+    state_before = dict(optimizer.state)
+    for group in optimizer.param_groups:
+        group["params"] = [swap(parameter) for parameter in group["params"]]
+    optimizer.state.clear()
+    for parameter, state in state_before.items():
+        # "step" counters stay on the CPU, and real: optimizers read them.
+        optimizer.state[swap(parameter)] = {
+            name: swap(value) if isinstance(value, torch.Tensor) and value.dim() else value
+            for name, value in state.items()
+        }
+
+    def undo() -> None:
+        for group, parameters in zip(optimizer.param_groups, groups_before, strict=True):
+            group["params"] = parameters
+        optimizer.state.clear()
+        optimizer.state.update(state_before)
+
+    return undo

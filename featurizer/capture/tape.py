@@ -1,0 +1,213 @@
+"""The dispatch tape: every operator of a step run on fake tensors, and every storage from birth to its finaliser."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from peakcast.featurizer.vocabulary import BACKWARD, FORWARD, LOSS, OPTIMIZER
+
+# Frames of these folders are machinery; the first frame outside them is the line a user would recognise.
+MACHINERY = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+OUTSIDE = -1
+
+
+@dataclass(slots=True)
+class TapeNode:
+    """One operator call: what it read and wrote, by storage index, and its first output."""
+
+    op: str
+    phase: int
+    region: int
+    inputs: list[int]
+    outputs: list[int]
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    line: str
+
+
+@dataclass(slots=True)
+class TapeStorage:
+    """One untyped storage. `born` and `died` are node indices; -1 means before, and after, the step."""
+
+    nbytes: int
+    device: str
+    born: int
+    died: int = -1
+    role: int | None = None  # set for what is known by name; the rest follows from the lifetime
+
+
+@dataclass(slots=True)
+class StepClock:
+    """Tells the phase of the operator being run. Hooks on model and optimizer move it; backward shows by itself."""
+
+    in_optimizer: bool = False
+    after_forward: bool = False
+    at_optimizer: Callable[[], None] | None = None  # runs as the optimizer begins, when the gradients are all there
+
+    def enter_optimizer(self) -> None:
+        """Note that an optimizer step begins."""
+        if self.at_optimizer is not None:
+            self.at_optimizer()
+        self.in_optimizer = True
+
+    def leave_optimizer(self) -> None:
+        """Note that the optimizer step is over."""
+        self.in_optimizer = False
+
+    def phase(self) -> int:
+        """Return the phase. Inside autograd's engine everything is backward, recomputation too."""
+        if torch._C._current_graph_task_id() != -1:
+            return BACKWARD
+        if self.in_optimizer:
+            return OPTIMIZER
+        return LOSS if self.after_forward else FORWARD
+
+
+@dataclass(slots=True)
+class Recording:
+    """What the tape wrote down for one step."""
+
+    nodes: list[TapeNode] = field(default_factory=list)
+    storages: list[TapeStorage] = field(default_factory=list)
+
+
+class Tape(TorchDispatchMode):
+    """Record the operators run inside the block. Compiled code runs unhindered (`is_infra_mode`)."""
+
+    def __init__(self, clock: StepClock) -> None:
+        super().__init__()
+        self.recording = Recording()
+        self.region = OUTSIDE
+        self.region_line = ""
+        self._clock = clock
+        self._index_of: dict[int, int] = {}  # storage address -> index, while it lives
+        self._watch: dict[int, weakref.ref[Any]] = {}
+        self._stopped = False
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Tell Dynamo that this mode does not change what the code means."""
+        return True
+
+    def hold(self, tensors: Iterable[Any], role: int | None) -> None:
+        """Note tensors that are alive before the step, in the order they were allocated."""
+        for tensor in tensors:
+            for part in _strided_parts(tensor):
+                index = self._storage(part, born=-1)
+                if self.recording.storages[index].role is None:
+                    self.recording.storages[index].role = role
+
+    def mark(self, tensors: Iterable[Any], role: int) -> None:
+        """Give a role to storages the tape has already seen."""
+        for tensor in tensors:
+            for part in _strided_parts(tensor):
+                index = self._index_of.get(part.untyped_storage()._cdata)
+                if index is not None and self.recording.storages[index].role is None:
+                    self.recording.storages[index].role = role
+
+    def stop(self) -> Recording:
+        """End the recording: what is alive now outlives the step."""
+        self._stopped = True
+        self._watch.clear()
+        return self.recording
+
+    @contextmanager
+    def inside_region(self, region: int) -> Iterator[None]:
+        """Mark the operators of the block as nodes of a compiled graph."""
+        outer, self.region = self.region, region
+        try:
+            yield
+        finally:
+            self.region = outer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator and write it down."""
+        result = func(*args, **(kwargs or {}))
+        if not self._stopped and func.namespace != "prim":  # prim.device and the like touch no bytes
+            self._record(func, args, kwargs or {}, result)
+        return result
+
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        here = len(self.recording.nodes)
+        read = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        written = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        written += _mutated(func, args, kwargs)
+        node = TapeNode(
+            op=str(func),
+            phase=self._clock.phase(),
+            region=self.region,
+            inputs=self._storages(read, born=-1),  # unseen so far: alive before the step
+            outputs=self._storages(written, born=here),
+            shape=tuple(int(size) for size in written[0].shape) if written else (),
+            dtype=str(written[0].dtype).removeprefix("torch.") if written else "",
+            device=written[0].device.type if written else "cpu",
+            line=self.region_line if self.region != OUTSIDE else _user_line(),
+        )
+        self.recording.nodes.append(node)
+
+    def _storages(self, tensors: list[torch.Tensor], *, born: int) -> list[int]:
+        return list(dict.fromkeys(self._storage(part, born=born) for t in tensors for part in _strided_parts(t)))
+
+    def _storage(self, tensor: torch.Tensor, *, born: int) -> int:
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        index = self._index_of.get(address)
+        if index is None:
+            index = len(self.recording.storages)
+            self.recording.storages.append(TapeStorage(int(storage.nbytes()), tensor.device.type, born))
+            self._index_of[address] = index
+            self._watch[address] = weakref.ref(storage, lambda _, address=address: self._freed(address))
+        return index
+
+    def _freed(self, address: int) -> None:
+        index = self._index_of.pop(address, None)
+        self._watch.pop(address, None)
+        if index is not None and not self._stopped:
+            self.recording.storages[index].died = max(len(self.recording.nodes) - 1, 0)
+
+
+def _strided_parts(tensor: Any) -> list[torch.Tensor]:
+    """Return the plain tensors that hold a tensor's bytes: itself, or the parts of a wrapper subclass or sparse one."""
+    if not isinstance(tensor, torch.Tensor):
+        return []
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return _strided_parts(torch._C._functorch.get_unwrapped(tensor))
+    if torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        return [part for name in names for part in _strided_parts(getattr(tensor, name))]
+    return [tensor] if tensor.layout is torch.strided else []
+
+
+def _mutated(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Return the arguments that the operator writes to (`_foreach_add_` returns nothing)."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    values = [
+        args[position] if position < len(args) else kwargs.get(argument.name)
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def _user_line() -> str:
+    """Return `file:line` of the innermost frame that is neither torch's nor ours."""
+    frame = sys._getframe(3)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(MACHINERY):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
