@@ -1,0 +1,108 @@
+"""Answers one request from its bytes: parse, validate, look up, predict. Synchronous; runs in a worker thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+
+from pydantic import ValidationError
+
+from peakcast.client.facts import run_of, with_lines
+from peakcast.featurizer.limits import Limits, SpecError
+from peakcast.featurizer.spec import GraphSpec
+from peakcast.models.prediction import Prediction
+from peakcast.models.predictor import Predictor
+from peakcast.service.body import parse_json
+from peakcast.service.errors import ErrorCode, ServiceError
+from peakcast.service.graphs import GraphCache, HeldGraph
+from peakcast.service.metrics import Metrics
+from peakcast.service.query import Asked, PredictQuery, invalid, read_query
+from peakcast.service.settings import Settings
+
+
+class Answers:
+    """Answer requests with one predictor, keeping graphs and answers by graph_id."""
+
+    def __init__(self, predictor: Predictor, settings: Settings, metrics: Metrics) -> None:
+        self._predictor = predictor
+        self._settings = settings
+        self._metrics = metrics
+        self._limits = Limits(max_nodes=settings.max_nodes, max_json_bytes=int(settings.max_body_bytes))
+        self.graphs = GraphCache(int(settings.graph_cache_bytes))
+
+    def parse(self, content: bytes) -> Asked:
+        """Return what a body asks.
+
+        Raises:
+            ServiceError: BODY_TOO_COMPLEX, INVALID_JSON or INVALID_REQUEST.
+        """
+        return read_query(parse_json(content, self._settings))
+
+    def known(self, asked: Asked) -> bytes | None:
+        """Return the reply if this very question about a held graph was answered before; takes microseconds."""
+        started = time.perf_counter()
+        if asked.query.graph_id is None:
+            return None
+        held = self.graphs.get(asked.query.graph_id, asked.query.captured_with)
+        answer = self.graphs.answer(held, _question(asked.query)) if held is not None else None
+        if answer is None:
+            return None
+        self._metrics.cache_lookups.labels("answer").inc()
+        return self._reply(answer, started)
+
+    def compute(self, asked: Asked) -> bytes:
+        """Return the reply, predicting where needed.
+
+        Raises:
+            ServiceError: GRAPH_UNKNOWN or INVALID_GRAPH.
+        """
+        started = time.perf_counter()
+        spec = None if asked.graph is None else self._validated(asked.graph)
+        held = self._held(asked.query) if spec is None else self.graphs.put(spec)
+        question = _question(asked.query)
+        answer = self.graphs.answer(held, question)
+        if answer is None:
+            answer = self._predict(held, asked.query)
+            self.graphs.keep_answer(held, question, answer)
+        self._metrics.cache_graphs.set(self.graphs.count)
+        self._metrics.cache_bytes.set(self.graphs.size_bytes)
+        reply = self._reply(answer if spec is None else with_lines(answer, spec), started)
+        self._metrics.predict_seconds.observe(time.perf_counter() - started)
+        return reply
+
+    def _validated(self, document: object) -> GraphSpec:
+        try:
+            return GraphSpec.from_json(document, self._limits)  # type: ignore[arg-type]  # it says so itself
+        except SpecError as error:
+            path = "graph" + error.path.removeprefix("$")
+            raise ServiceError(
+                ErrorCode.INVALID_GRAPH, f"{path}: {error.problem}", path=path, reason=error.code
+            ) from None
+
+    def _held(self, query: PredictQuery) -> HeldGraph:
+        assert query.graph_id is not None
+        held = self.graphs.get(query.graph_id, query.captured_with)
+        self._metrics.cache_lookups.labels("miss" if held is None else "graph").inc()
+        if held is None:
+            raise ServiceError(
+                ErrorCode.GRAPH_UNKNOWN, f"graph {query.graph_id} is not held here: send it as `graph`", path="graph_id"
+            )
+        return held
+
+    def _predict(self, held: HeldGraph, query: PredictQuery) -> Prediction:
+        try:
+            run = query.run or run_of(held.spec)
+        except ValidationError as error:
+            raise invalid(ErrorCode.INVALID_GRAPH, error, "graph.captured_with") from None
+        return self._predictor.predict(held.spec, run=run, device=query.device, plans=query.plans, risk=query.risk)
+
+    def _reply(self, answer: Prediction, started: float) -> bytes:
+        self._metrics.decisions.labels(answer.decision.action).inc()
+        for plan in answer.plans:
+            self._metrics.plans.labels(plan.confidence).inc()
+        elapsed_ms = (time.perf_counter() - started) * 1000
+        return answer.model_copy(update={"elapsed_ms": elapsed_ms}).model_dump_json().encode()
+
+
+def _question(query: PredictQuery) -> Hashable:
+    return (query.run, query.device, query.plans, query.risk)

@@ -1,0 +1,72 @@
+"""Builds the app: state, routes, one error shape, OpenAPI with examples."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from peakcast.service.errors import ErrorCode, ServiceError
+from peakcast.service.middleware import Watch
+from peakcast.service.openapi import document
+from peakcast.service.routes import router
+from peakcast.service.settings import Settings
+from peakcast.service.state import State
+
+
+def create_app(settings: Settings | None = None, *, on_load_failure: Callable[[], None] | None = None) -> FastAPI:
+    """Build the service. The model loads in the background once the app starts: see `/health/ready`."""
+    state = State(settings or Settings(), on_load_failure=on_load_failure)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, state.load)
+            yield
+            tasks.cancel_scope.cancel()
+
+    app = FastAPI(title="peakcast", version=_version(), lifespan=lifespan, redoc_url=None)
+    app.state.peakcast = state
+    app.include_router(router)
+    app.add_middleware(Watch, state=state)
+    for kind in (ServiceError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _as_reply)
+
+    def openapi() -> dict[str, Any]:
+        return document(app, state.example_reply)
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+    return app
+
+
+async def _as_reply(request: Request, error: Exception) -> Any:
+    answer = _as_service_error(request, error)
+    request.app.state.peakcast.metrics.errors.labels(answer.code.value).inc()
+    return answer.response()
+
+
+def _as_service_error(request: Request, error: Exception) -> ServiceError:
+    if isinstance(error, ServiceError):
+        return error
+    if isinstance(error, HTTPException):
+        routes = ", ".join(sorted({getattr(route, "path", "") for route in request.app.routes} - {""}))
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            problem = f"{request.method} is not allowed on {request.url.path}: use {allowed}"
+            return ServiceError(ErrorCode.METHOD_NOT_ALLOWED, problem, headers=error.headers)
+        return ServiceError(ErrorCode.NOT_FOUND, f"nothing at {request.url.path}; there are: {routes}")
+    return ServiceError(ErrorCode.INVALID_REQUEST, str(error))
+
+
+def _version() -> str:
+    try:
+        return version("peakcast")
+    except PackageNotFoundError:  # run from the sources, not installed
+        return "0"
