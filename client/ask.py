@@ -1,0 +1,75 @@
+"""`peakcast.predict`: ask for a graph's peaks, in this process or from a service."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from peakcast.client.facts import run_of, with_lines
+from peakcast.featurizer.plans import parse_plan
+from peakcast.featurizer.run import DeviceSpec, RunSpec
+from peakcast.featurizer.spec import GraphSpec
+
+if TYPE_CHECKING:
+    from peakcast.models.prediction import Prediction
+
+
+def predict(
+    spec: GraphSpec,
+    *,
+    device_memory_bytes: int | None = None,
+    device: DeviceSpec | None = None,
+    run: RunSpec | None = None,
+    plans: Sequence[str] | None = None,
+    risk: float = 0.01,
+    server: str | None = None,
+    token: str | None = None,
+    timeout_seconds: float = 30.0,
+) -> Prediction:
+    """Predict the peak memory of a captured step under each plan, and decide among them.
+
+    Args:
+        spec: the captured graph.
+        device_memory_bytes: memory of the card; takes the place of `device.total_bytes`.
+        device: the card; default: the current CUDA device where torch is loaded and sees one, else an empty H200.
+        run: how the step is run; default: as it was captured.
+        plans: names as in `peakcast.featurizer.plans`; default: those the graph has traces of.
+        risk: how often the true peak may exceed the upper bound.
+        server: URL of a service; default: predict in this process.
+        token: bearer token for the server; default: the environment's PEAKCAST_TOKEN.
+        timeout_seconds: bounds everything that is asked of the server, retries included.
+
+    Raises:
+        ValueError: for a plan, risk or server that cannot be.
+        AskError: where a server was asked and gave no prediction; ServerError and ServerUnreachableError say more.
+        ArtefactError: in-process, if the shipped model is missing or was altered.
+    """
+    if plans is not None:
+        for plan in plans:
+            parse_plan(plan)
+    device = device or _current_device()
+    if device_memory_bytes is not None:
+        device = DeviceSpec.model_validate({**device.model_dump(), "total_bytes": device_memory_bytes})
+    run = run or run_of(spec)
+    if server is not None:
+        from peakcast.client.http import Asker
+
+        question: dict[str, Any] = {"run": run.model_dump(), "device": device.model_dump(), "risk": risk}
+        if plans is not None:
+            question["plans"] = list(plans)
+        token = token or os.environ.get("PEAKCAST_TOKEN")
+        return Asker(server, token=token, timeout_seconds=timeout_seconds).ask(spec, question)
+    from peakcast.models.predictor import Predictor
+
+    return with_lines(Predictor.load().predict(spec, run=run, device=device, plans=plans, risk=risk), spec)
+
+
+def _current_device() -> DeviceSpec:
+    # Only where the caller uses torch already: asking for a number must not start CUDA, or import a gigabyte.
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return DeviceSpec()
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return DeviceSpec(name=properties.name, total_bytes=properties.total_memory)

@@ -1,0 +1,71 @@
+"""`peakcast capture`: from a workload to a graph file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from peakcast.client.graph_file import write_graph
+from peakcast.client.options import JsonOption, PlansOption, read_plans
+from peakcast.client.render import bytes_text
+from peakcast.featurizer.spec import GraphSpec
+
+DEFAULT_PLANS = ("eager", "inductor")
+
+
+def capture_command(
+    workload: Annotated[
+        str, typer.Argument(help="package.module:name or path/to/file.py:name, a function that returns a Workload.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Graph file; packed where it ends in .gz or .xz.")
+    ] = Path("graph.json"),
+    plans: PlansOption = None,
+    *,
+    redact: Annotated[bool, typer.Option("--redact", help="Leave out source lines and their paths.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Capture the graph of one step under each plan (default: eager and inductor). No step is run, no GPU needed."""
+    if not output.parent.is_dir():
+        raise typer.BadParameter(f"no folder {output.parent}: make it first", param_hint="--output")
+    spec = capture_with_progress(workload, read_plans(plans) or list(DEFAULT_PLANS))
+    if redact:
+        spec = spec.redacted()
+    size_bytes = write_graph(output, spec)
+    if as_json:
+        typer.echo(orjson.dumps({"output": str(output), "bytes": size_bytes, **_summary(spec)}))
+        return
+    table = Table("plan", "nodes", "storages", "compiled regions")
+    for plan, trace in spec.traces.items():
+        regions = int(trace.region.max(initial=-1)) + 1
+        table.add_row(plan, f"{len(trace):,}", f"{len(trace.storages):,}", str(regions))
+    console = Console()
+    console.print(table)
+    console.print(f"{output} ({bytes_text(size_bytes)}), graph_id {spec.graph_id}", soft_wrap=True, highlight=False)
+
+
+def capture_with_progress(workload: str, plans: list[str]) -> GraphSpec:
+    """Capture in a fresh process, telling on stderr how far it is.
+
+    Raises:
+        typer.BadParameter: if the text cannot name a workload.
+        CaptureError: if the workload or its capture fails.
+    """
+    from peakcast.featurizer.capture import capture_workload
+
+    where, colon, name = workload.rpartition(":")
+    if not colon or not where or not name.isidentifier():
+        problem = f"{workload!r} is neither a graph file nor package.module:name or path/to/file.py:name"
+        raise typer.BadParameter(problem, param_hint="WORKLOAD")
+    with Console(stderr=True).status(f"starting the capture of {workload}") as status:
+        return capture_workload(workload, plans=plans, progress=status.update)
+
+
+def _summary(spec: GraphSpec) -> dict[str, object]:
+    nodes = {plan: len(trace) for plan, trace in spec.traces.items()}
+    return {"graph_id": spec.graph_id, "nodes": nodes, "captured_with": dict(spec.captured_with)}

@@ -1,0 +1,231 @@
+"""Measure one workload under one plan on the GPU of this process: peaks, durations, and the limit it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+from torch import nn
+
+from peakcast.client.required import smallest_limit_bytes
+from peakcast.featurizer.capture.plans import install
+from peakcast.featurizer.capture.workload import Workload
+
+STEADY_STEPS: Final = 3
+# A step that needs this long is not repeated a dozen times to find the limit under which it runs.
+_SLOWEST_STEP_TO_BISECT_S: Final = 2.0
+
+
+class NoGpuError(RuntimeError):
+    """Say that peaks can only be measured on a CUDA device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one measurement found. Peaks are the caching allocator's, of this process, without the CUDA context.
+
+    `measured` maps names ending in `_bytes` to numbers: the quantities, and what else was read at the same time. After
+    an out-of-memory error it holds what was reached until then. `cache` is "cold" where inductor started without any.
+    """
+
+    measured: dict[str, int]
+    out_of_memory: bool
+    cache: Literal["cold", "warm"]
+    compile_seconds: float
+    first_step_seconds: float
+    step_seconds: float
+    alloc_retries: int
+    message: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the fields as JSON values."""
+        return {
+            "measured": self.measured,
+            "out_of_memory": self.out_of_memory,
+            "cache": self.cache,
+            "compile_seconds": round(self.compile_seconds, 3),
+            "first_step_seconds": round(self.first_step_seconds, 4),
+            "step_seconds": round(self.step_seconds, 5),
+            "alloc_retries": self.alloc_retries,
+            "message": self.message,
+        }
+
+
+def measure(
+    factory: Callable[[], Workload], plan: str = "eager", *, bisect: bool = False, cold: bool = True
+) -> Measured:
+    """Build the workload, run four steps under the plan, and read the allocator.
+
+    Args:
+        factory: builds the workload; called once, with "cuda" as default device.
+        plan: how the step is run, e.g. `eager` or `inductor:budget=0.5`.
+        bisect: find `required_bytes` too, the smallest limit under which further steps run (precision 0.5 %).
+        cold: give inductor a fresh cache, so that the first step compiles everything; without, it is marked warm.
+
+    Raises:
+        NoGpuError: without a CUDA device.
+        Exception: whatever the workload raises, apart from running out of memory, which is a result.
+    """
+    if not torch.cuda.is_available():
+        raise NoGpuError("peaks are measured on a GPU, and torch sees no CUDA device here")
+    torch.set_float32_matmul_precision("high")
+    torch._dynamo.reset()
+    clean()
+    before = torch.cuda.memory_stats()
+    probe = _Probe(before_bytes=torch.cuda.memory_allocated())
+    with contextlib.ExitStack() as stack:
+        if cold:
+            stack.enter_context(_fresh_cache())
+        try:
+            probe.run(factory, plan, bisect=bisect)
+        except Exception as error:
+            # Only what leaves this block may be freed: the traceback holds the step's frames and their tensors.
+            if not is_out_of_memory(error):
+                raise
+            probe.message = _first_line(error)
+    del stack
+    found = probe.result(before, cold=cold)
+    torch._dynamo.reset()
+    clean()
+    return found
+
+
+def settle(model: nn.Module) -> nn.Module:
+    """Lay a model out on the GPU as `model.to("cuda")` does from a CPU model, wherever it was built.
+
+    Initialising on the GPU is fast but leaves its temporaries' holes between the parameters, which count as reserved.
+    """
+    model.cpu()
+    clean()
+    return model.to("cuda")
+
+
+def clean() -> None:
+    """Bring the allocator to a known state: garbage collected, workspaces and cached blocks given back, peaks reset."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Tell whether an error is, or was caused by, running out of GPU memory; compilers wrap it."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError) or "CUDA out of memory" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class _Probe:
+    """One measurement in progress, so that what was read survives the error that ends it."""
+
+    def __init__(self, before_bytes: int) -> None:
+        self.measured: dict[str, int] = {"base_bytes": before_bytes}
+        self.message = ""
+        self.first_s = self.step_s = 0.0
+        self.finished = False
+
+    def run(self, factory: Callable[[], Workload], plan: str, *, bisect: bool) -> None:
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            workload = factory()
+        self._read_static(workload)
+        clean()
+        undo = install(workload.model, plan) if workload.model is not None else (lambda: None)
+        try:
+            self.first_s = self._timed(workload, 1)
+            self._read_peaks("first")
+            torch.cuda.reset_peak_memory_stats()
+            self.step_s = self._timed(workload, STEADY_STEPS) / STEADY_STEPS
+            self._read_peaks("steady")
+            self.measured["after_step_allocated_bytes"] = torch.cuda.memory_allocated()
+            self._read_pinned()
+            self.finished = True
+            if bisect and self.step_s < _SLOWEST_STEP_TO_BISECT_S:
+                self._read_required(workload)
+        finally:
+            undo()
+
+    def _read_static(self, workload: Workload) -> None:
+        torch.cuda.synchronize()
+        self.measured["static_bytes"] = torch.cuda.memory_allocated() - self.measured["base_bytes"]
+        if workload.model is not None:
+            self.measured["parameter_bytes"] = sum(p.numel() * p.element_size() for p in workload.model.parameters())
+            self.measured["buffer_bytes"] = sum(b.numel() * b.element_size() for b in workload.model.buffers())
+
+    def _timed(self, workload: Workload, steps: int) -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            workload.run()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def _read_peaks(self, name: str) -> None:
+        self.measured[f"{name}_allocated_bytes"] = torch.cuda.max_memory_allocated()
+        self.measured[f"{name}_reserved_bytes"] = torch.cuda.max_memory_reserved()
+
+    def _read_pinned(self) -> None:
+        read = getattr(torch.cuda, "host_memory_stats", None)
+        if read is not None:
+            pinned = read().get("allocated_bytes.peak")
+            if pinned is not None:
+                self.measured["pinned_bytes"] = int(pinned)
+
+    def _read_required(self, workload: Workload) -> None:
+        found = smallest_limit_bytes(
+            lambda: self._timed(workload, STEADY_STEPS),
+            fresh=lambda: forget_training(workload),
+            low_bytes=max(self.measured["steady_allocated_bytes"], 1),
+            high_bytes=max(self.measured["steady_reserved_bytes"], self.measured["first_reserved_bytes"]),
+        )
+        if found is not None:
+            self.measured["required_bytes"] = found
+
+    def result(self, before: dict[str, Any], *, cold: bool) -> Measured:
+        after = torch.cuda.memory_stats()
+        if not self.finished:
+            self._read_peaks("reached")
+        return Measured(
+            measured=self.measured,
+            out_of_memory=not self.finished,
+            cache="cold" if cold else "warm",
+            compile_seconds=max(0.0, self.first_s - self.step_s) if self.finished else 0.0,
+            first_step_seconds=self.first_s,
+            step_seconds=self.step_s,
+            # Failed probes of the bisection retry by design; those before it would change what was read.
+            alloc_retries=0
+            if "required_bytes" in self.measured
+            else int(after.get("num_alloc_retries", 0)) - int(before.get("num_alloc_retries", 0)),
+            message=self.message,
+        )
+
+
+def forget_training(workload: Workload) -> None:
+    """Drop gradients and optimizer state, so that the next step is a first one again, and clean the allocator."""
+    if workload.optimizer is not None:
+        workload.optimizer.zero_grad(set_to_none=True)
+        workload.optimizer.state.clear()
+    clean()
+
+
+@contextlib.contextmanager
+def _fresh_cache() -> Iterator[None]:
+    """Give inductor, and its memory of earlier compiles in this process, a fresh start for the time of the block."""
+    from torch._inductor import utils
+
+    # Renamed in torch 2.9; both clear the caches in memory and put TORCHINDUCTOR_CACHE_DIR into a folder of their own.
+    fresh = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
+    with tempfile.TemporaryDirectory(prefix="peakcast-", ignore_cleanup_errors=True) as folder, fresh(dir=folder):
+        yield
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300] if str(error).strip() else ''}"
