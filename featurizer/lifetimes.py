@@ -1,0 +1,279 @@
+"""Which bytes live when: from a trace to the allocations and frees of one step, in order.
+
+Shapes: N nodes, S storages of the trace, B >= S buffers of the lifetimes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakcast.featurizer.trace import Int32, Int64, Trace, UInt8
+from peakcast.featurizer.vocabulary import (
+    BUFFER,
+    GPU,
+    GRADIENT,
+    INPUT,
+    OPTIMIZER,
+    OPTIMIZER_STATE,
+    OUTPUT,
+    PARAMETER,
+    SAVED,
+    TEMPORARY,
+)
+
+NEVER: Final = -2  # `born` of a buffer that is not materialised
+NO_REUSE: Final = -1
+NO_NODE: Final = -1
+
+# Moments inside one node, in this order.
+_BEFORE, _OUTPUT, _WORKSPACE, _FREE = range(4)
+_MOMENTS: Final = 4
+
+# The order in which a process puts what is alive before the step on the card, by role.
+_START_ORDER: Final = np.empty(8, np.int64)
+_START_ORDER[[PARAMETER, BUFFER, INPUT, OPTIMIZER_STATE, GRADIENT, SAVED, TEMPORARY, OUTPUT]] = [0, 0, 1, 2, 3, 4, 5, 6]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lifetimes:
+    """When each buffer of a step is allocated and freed. The first S buffers are the trace's storages.
+
+    `born` is the node that allocates it (-1: alive before the first node, NEVER: not materialised), `died` the node
+    after which it is freed (-1: outlives the step). `reuses[b]` is the buffer whose memory b takes over when it is
+    born (NO_REUSE: its own); the memory is freed when the last of such a chain dies. Buffers beyond S are ones that no
+    storage of the trace stands for, such as the zeros a compiled backward gets for unused outputs. `matmul` marks the
+    nodes that call cuBLAS where that differs from the operators' names.
+    """
+
+    bytes: Int64  # [B]
+    role: UInt8  # [B] index into ROLES
+    born: Int32  # [B]
+    died: Int32  # [B]
+    reuses: Int32  # [B]
+    matmul: NDArray[np.bool_] | None = None  # [N]
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
+def observed_lifetimes(trace: Trace) -> Lifetimes:
+    """Take births and deaths as traced, which is exact for eager execution. What is not on the GPU is never born."""
+    storages = trace.storages
+    on_gpu = (storages.device == GPU) & (storages.bytes > 0)
+    return Lifetimes(
+        bytes=storages.bytes,
+        role=storages.role,
+        born=np.where(on_gpu, storages.born, NEVER).astype(np.int32),
+        died=storages.died,
+        reuses=np.full(len(storages), NO_REUSE, np.int32),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepEvents:
+    """One step as events over T tensors: the lifetimes' buffers, then those of branches, then the workspaces.
+
+    An event `e >= 0` allocates tensor e, `~e` frees it. `start` lists what is alive before the first node, in the
+    order it was allocated.
+    """
+
+    bytes: Int64  # [T]
+    role: UInt8  # [T]
+    node: Int32  # [T] node that allocates it; NO_NODE: before the step
+    root: Int64  # [B] by buffer of the lifetimes: the tensor whose memory it lives in
+    start: list[int]
+    events: list[int]
+    event_node: Int32  # [E]
+    survivors: dict[int, int]  # what outlives the step -> what of the next step's start it stands for
+    left: list[int]  # what outlives the step and stands for nothing there: dropped when the next one starts
+    workspaces: range
+
+    def with_workspaces_taken(self) -> StepEvents:
+        """Return the step as later ones run: the workspaces are there from the start."""
+        taken = [self.events.index(workspace) for workspace in self.workspaces]
+        events = self.events.copy()
+        for position in sorted(taken, reverse=True):
+            del events[position]
+        return replace(
+            self,
+            start=[*self.start, *self.workspaces],
+            events=events,
+            event_node=np.delete(self.event_node, taken),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Branches:
+    """The chosen branch of each `cond`: tensors that live only inside its node, and their events in order."""
+
+    bytes: Int64
+    role: UInt8
+    node: Int32
+    events: Int64
+    event_node: Int32
+
+
+def step_events(
+    trace: Trace, lifetimes: Lifetimes, *, workspace_bytes: int, workspace_nodes: list[int], is_first: bool = False
+) -> StepEvents:
+    """Put births and deaths in the order a process would allocate and free.
+
+    All outputs of a node come before its dying inputs go; a workspace comes after the outputs of the node that takes
+    it. In the first step (`is_first`) nothing of an earlier step is there: optimizer states are born at the first
+    optimizer node, gradients that later steps find in place at the first node that touches them, and what an earlier
+    step left behind is not born at all.
+    """
+    count = len(lifetimes)
+    root = _roots(lifetimes)
+    born, died = lifetimes.born.astype(np.int64), _chain_deaths(lifetimes, root)
+    own = (born != NEVER) & (root == np.arange(count))
+    at_start = own & (born == -1)
+    first_moment = np.full(count, _OUTPUT, np.int64)
+    if is_first:
+        born, at_start, first_moment = _without_history(trace, lifetimes, born, at_start, died)
+        own &= born != NEVER
+    start = np.flatnonzero(at_start)
+    start = start[np.argsort(_START_ORDER[lifetimes.role[start]], kind="stable")]
+    inside, ends = np.flatnonzero(own & (born >= 0)), np.flatnonzero(own & (died >= 0))
+
+    branches = _chosen_branches(trace, count)
+    workspaces = np.arange(len(workspace_nodes)) + count + len(branches.bytes)
+    nodes = np.array(workspace_nodes, np.int64)
+    events = np.concatenate((branches.events, inside, workspaces, ~ends))
+    event_node = np.concatenate((branches.event_node, born[inside], nodes, died[ends]))
+    moment = np.concatenate(
+        (
+            np.full(len(branches.events), _BEFORE),
+            first_moment[inside],
+            np.full(len(nodes), _WORKSPACE),
+            np.full(len(ends), _FREE),
+        )
+    )
+    order = np.argsort(event_node * _MOMENTS + moment, kind="stable")
+
+    survivors, left = _succession(lifetimes, died, inside)
+    return StepEvents(
+        bytes=np.concatenate((lifetimes.bytes, branches.bytes, np.full(len(nodes), workspace_bytes, np.int64))),
+        role=np.concatenate((lifetimes.role, branches.role, np.full(len(nodes), TEMPORARY, np.uint8))),
+        node=np.concatenate((np.maximum(born, NO_NODE), branches.node, nodes)).astype(np.int32),
+        root=root,
+        start=start.tolist(),
+        events=events[order].tolist(),
+        event_node=event_node[order].astype(np.int32),
+        survivors=survivors,
+        left=left,
+        workspaces=range(count + len(branches.bytes), count + len(branches.bytes) + len(nodes)),
+    )
+
+
+def _roots(lifetimes: Lifetimes) -> Int64:
+    """Return, for each buffer, the one whose allocation it lives in. Pointer jumping: log2(chain) rounds."""
+    root = np.where(lifetimes.reuses == NO_REUSE, np.arange(len(lifetimes)), lifetimes.reuses).astype(np.int64)
+    while True:
+        further = root[root]
+        if np.array_equal(further, root):
+            return root
+        root = further
+
+
+def _chain_deaths(lifetimes: Lifetimes, root: Int64) -> Int64:
+    """Return when the allocation of each root is freed: the latest death in its chain, -1 if one outlives the step."""
+    forever = np.int64(np.iinfo(np.int64).max)
+    died = np.where(lifetimes.died < 0, forever, lifetimes.died.astype(np.int64))
+    result = died.copy()
+    np.maximum.at(result, root, np.where(lifetimes.born == NEVER, -1, died))
+    return np.where(result == forever, -1, result)
+
+
+def _without_history(
+    trace: Trace, lifetimes: Lifetimes, born: Int64, at_start: NDArray[np.bool_], died: Int64
+) -> tuple[Int64, NDArray[np.bool_], Int64]:
+    """Take out of a steady step what only an earlier step can have put there."""
+    role = lifetimes.role
+    born, at_start, moment = born.copy(), at_start.copy(), np.full(len(born), _OUTPUT, np.int64)
+    optimizer_nodes = np.flatnonzero(trace.phase == OPTIMIZER)
+    states = at_start & (role == OPTIMIZER_STATE)
+    if len(optimizer_nodes):
+        born[states] = optimizer_nodes[0]
+        moment[states] = _BEFORE
+        at_start &= ~states
+    gradients = at_start & (role == GRADIENT) & (died < 0)
+    if gradients.any():
+        touched = _first_touch(trace, len(born))
+        gradients &= touched >= 0
+        born[gradients] = touched[gradients]
+        at_start &= ~gradients
+    # Freed inside the step yet there before it: gradients until zero_grad, the last loss until it is overwritten.
+    leftovers = at_start & (died >= 0) & ~np.isin(role, (PARAMETER, BUFFER, INPUT))
+    born[leftovers] = NEVER
+    return born, at_start & ~leftovers, moment
+
+
+def _first_touch(trace: Trace, count: int) -> Int64:
+    """Return the first node that reads or writes each storage, -1 where none does."""
+    touched = np.full(count, len(trace), np.int64)
+    for csr in (trace.inputs, trace.outputs):
+        np.minimum.at(touched, csr.ids, np.repeat(np.arange(len(trace)), np.diff(csr.offsets)))
+    return np.where(touched == len(trace), -1, touched)
+
+
+def _succession(lifetimes: Lifetimes, died: Int64, inside: Int64) -> tuple[dict[int, int], list[int]]:
+    """Match what outlives a step with what the next one finds at its start and frees: the same bytes, in order."""
+    free_places: dict[int, list[int]] = {}
+    for place in np.flatnonzero((lifetimes.born == -1) & (died >= 0) & (lifetimes.reuses == NO_REUSE))[::-1].tolist():
+        free_places.setdefault(int(lifetimes.bytes[place]), []).append(place)
+    survivors, left = {}, []
+    for tensor in inside[(died[inside] < 0) & (lifetimes.born[inside] >= 0)].tolist():
+        places = free_places.get(int(lifetimes.bytes[tensor]))
+        if places:
+            survivors[tensor] = places.pop()
+        else:
+            left.append(tensor)
+    return survivors, left
+
+
+def _chosen_branches(trace: Trace, first_tensor: int) -> _Branches:
+    """Inline, for each `cond`, the branch that takes most beyond what lives outside: the maximum, never the sum."""
+    sizes, roles, nodes, events, event_nodes = [], [], [], [], []
+    for node, branches in trace.branches:
+        chosen = max((_branch(branch) for branch in branches), key=lambda inner: inner[2], default=None)
+        if chosen is None or not chosen[2]:
+            continue
+        inner, inner_events, _ = chosen
+        tensors = np.where(inner_events >= 0, inner_events + first_tensor, inner_events - first_tensor)
+        first_tensor += len(inner)
+        sizes.append(inner)
+        roles.append(np.full(len(inner), TEMPORARY, np.uint8))
+        nodes.append(np.full(len(inner), node, np.int32))
+        events.append(tensors)
+        event_nodes.append(np.full(len(tensors), node, np.int32))
+    empty = np.empty(0, np.int64)
+    return _Branches(
+        bytes=np.concatenate((empty, *sizes)),
+        role=np.concatenate((np.empty(0, np.uint8), *roles)),
+        node=np.concatenate((np.empty(0, np.int32), *nodes)),
+        events=np.concatenate((empty, *events)),
+        event_node=np.concatenate((np.empty(0, np.int32), *event_nodes)),
+    )
+
+
+def _branch(trace: Trace) -> tuple[Int64, Int64, int]:
+    """Return a branch's tensors (bytes), its events with everything freed at the end, and its peak of live bytes.
+
+    What it returns is freed too: the node outside allocates it as its own output right after.
+    """
+    lifetimes = observed_lifetimes(trace)
+    steps = step_events(trace, lifetimes, workspace_bytes=0, workspace_nodes=[])
+    operands = set(steps.start)
+    events = [event for event in steps.events if (event if event >= 0 else ~event) not in operands]
+    alive = dict.fromkeys(event for event in events if event >= 0)
+    for event in events:
+        if event < 0:
+            alive.pop(~event, None)
+    program = np.array([*events, *(~tensor for tensor in alive)], np.int64)
+    change = np.where(program >= 0, steps.bytes[program], -steps.bytes[~program])
+    return steps.bytes, program, int(np.cumsum(change).max(initial=0))

@@ -1,0 +1,197 @@
+"""The prior: what physics alone says a step takes, before anything is learned, and where its peak comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from peakcast.featurizer.allocator_config import AllocatorConfig
+from peakcast.featurizer.lifetimes import Lifetimes, StepEvents, observed_lifetimes, step_events
+from peakcast.featurizer.peak import Parts, PeakTensor, locate
+from peakcast.featurizer.plans import parse_plan
+from peakcast.featurizer.steps import Steps
+from peakcast.featurizer.trace import Int64, Trace
+from peakcast.featurizer.workspace import (
+    CONTEXT_BYTES,
+    LIBRARIES_BYTES,
+    generation_of,
+    matmul_mask,
+    workspace_nodes,
+)
+
+if TYPE_CHECKING:
+    from peakcast.featurizer.run import DeviceSpec, RunSpec
+    from peakcast.featurizer.spec import GraphSpec
+
+_BLOCK_BYTES: Final = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """Simulated bytes of one plan, and the peak taken apart.
+
+    `trace_plan` is the plan whose trace was used; where it is not `plan`, the numbers are derived. `peak_node` is -1
+    where the peak stands before the first node. `watermark_bytes` is what lives after each of the N nodes of a steady
+    step. The parts are those of the step of interest at its peak, and add up to what is allocated then.
+    """
+
+    plan: str
+    trace_plan: str
+    peak_phase: int  # index into PHASES
+    peak_node: int
+    parts: Parts
+    top_tensors: tuple[PeakTensor, ...]
+    watermark_bytes: Int64  # [N]
+    is_known_device: bool  # False: the workspace of an unknown card is a guess
+    is_native_allocator: bool  # False: the driver's pool is not simulated, reserved and required are a guess
+    steps: Steps
+
+    @property
+    def steady_allocated_bytes(self) -> int:
+        """Peak bytes of live blocks over steps 2 to 4."""
+        return self.steps.peaks.steady_allocated_bytes
+
+    @property
+    def steady_reserved_bytes(self) -> int:
+        """Peak bytes held from the driver over steps 2 to 4."""
+        return self.steps.peaks.steady_reserved_bytes
+
+    @property
+    def first_allocated_bytes(self) -> int:
+        """Peak bytes of live blocks in step 1; what a compile takes on top is not simulated."""
+        return self.steps.peaks.first_allocated_bytes
+
+    @property
+    def first_reserved_bytes(self) -> int:
+        """Peak bytes held from the driver in step 1."""
+        return self.steps.peaks.first_reserved_bytes
+
+    @cached_property
+    def required_bytes(self) -> int:
+        """The smallest limit under which the steps run. Costs several simulations at the first call."""
+        return self.steps.required_bytes
+
+    @property
+    def overhead_bytes(self) -> int:
+        """Bytes of the process on the card that the allocator does not see: context and libraries."""
+        return CONTEXT_BYTES + LIBRARIES_BYTES
+
+    @property
+    def device_bytes(self) -> int:
+        """What `nvidia-smi` would show at the peak: reserved, context and libraries."""
+        return self.steps.peaks.reserved_bytes + self.overhead_bytes
+
+    @property
+    def parameters_bytes(self) -> int:
+        """Parameters and buffers."""
+        return self.parts.parameters_bytes + self.parts.buffers_bytes
+
+    @property
+    def gradients_bytes(self) -> int:
+        """Gradients alive at the peak."""
+        return self.parts.gradients_bytes
+
+    @property
+    def optimizer_state_bytes(self) -> int:
+        """Optimizer state alive at the peak."""
+        return self.parts.optimizer_state_bytes
+
+    @property
+    def saved_activations_bytes(self) -> int:
+        """What the forward keeps for the backward, as far as it is alive at the peak."""
+        return self.parts.saved_activations_bytes
+
+    @property
+    def temporaries_bytes(self) -> int:
+        """Everything else the step allocates and frees."""
+        return self.parts.temporaries_bytes
+
+    @property
+    def inputs_bytes(self) -> int:
+        """Inputs of the step."""
+        return self.parts.inputs_bytes
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The cuBLAS workspaces."""
+        return self.parts.workspace_bytes
+
+
+def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Prior:
+    """Simulate the first and the steady steps of one plan.
+
+    A plan without a trace of its own is derived from the nearest one that has (`Prior.trace_plan`).
+
+    Raises:
+        ValueError: if the plan's name is unknown, the spec holds no trace, or `run.allocator` is not a valid
+            configuration (AllocatorConfigError).
+    """
+    trace_plan = source_plan(spec, plan)
+    trace = spec.traces[trace_plan]
+    config = AllocatorConfig.parse(run.allocator)
+    generation = generation_of(device.name)
+    lifetimes = lifetimes_of(trace, spec.ops)
+    matmul = matmul_mask(trace, spec.ops) if lifetimes.matmul is None else lifetimes.matmul
+    size_bytes, nodes = generation.cublas_workspace_bytes, workspace_nodes(trace, matmul)
+    is_fresh = run.step_of_interest != "resumed"
+    first = step_events(trace, lifetimes, workspace_bytes=size_bytes, workspace_nodes=nodes, is_first=is_fresh)
+    steady = step_events(trace, lifetimes, workspace_bytes=size_bytes, workspace_nodes=nodes).with_workspaces_taken()
+    steps = Steps(first, steady, config)
+    peaks = steps.peaks
+    if run.step_of_interest == "steady":
+        peak = locate(steady, lifetimes, peaks.steady_tensor, peaks.steady_allocated_bytes)
+    else:
+        peak = locate(first, lifetimes, peaks.first_tensor, peaks.first_allocated_bytes)
+    return Prior(
+        plan=plan,
+        trace_plan=trace_plan,
+        peak_phase=int(trace.phase[max(peak.node, 0)]) if len(trace) else 0,
+        peak_node=peak.node,
+        parts=peak.parts,
+        top_tensors=peak.top_tensors(spec, trace),
+        watermark_bytes=watermark_bytes(steady, len(trace)),
+        is_known_device=generation.is_known,
+        is_native_allocator=config.is_native,
+        steps=steps,
+    )
+
+
+def lifetimes_of(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
+    """Return the lifetimes of a trace: as observed, or as the compiler makes them where regions are compiled."""
+    if (trace.region >= 0).any():
+        from peakcast.featurizer.fusion import fused_lifetimes
+
+        return fused_lifetimes(trace, ops)
+    return observed_lifetimes(trace)
+
+
+def source_plan(spec: GraphSpec, plan: str) -> str:
+    """Return the plan whose trace stands for `plan`: its own, else the nearest one that is there.
+
+    Raises:
+        ValueError: if the plan's name is unknown, or there is no trace at all.
+    """
+    if plan in spec.traces:
+        return plan
+    wanted = parse_plan(plan)
+    if not spec.traces:
+        raise ValueError(f"the graph holds no trace, so {plan!r} cannot be simulated")
+
+    def distance(name: str) -> tuple[bool, bool, bool]:
+        other = parse_plan(name)
+        return other.compiled != wanted.compiled, other.compiler != wanted.compiler, name != other.compiler
+
+    return min(spec.traces, key=distance)
+
+
+def watermark_bytes(step: StepEvents, node_count: int) -> Int64:
+    """Return the bytes (rounded to 512) that live after each of N nodes of a step."""
+    rounded = -(-step.bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+    events = np.array(step.events, np.int64)
+    change = np.zeros(node_count, np.int64)
+    np.add.at(change, step.event_node, np.where(events >= 0, rounded[events], -rounded[~events]))
+    live: Int64 = rounded[step.start].sum() + np.cumsum(change)
+    return live

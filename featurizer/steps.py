@@ -1,0 +1,114 @@
+"""Several steps of one process through one allocator: the first, then steady ones until nothing changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from peakcast.featurizer.allocator import (
+    GRANULARITY_BYTES,
+    CachingAllocator,
+    make_allocator,
+    smallest_limit_bytes,
+)
+from peakcast.featurizer.allocator_config import AllocatorConfig
+from peakcast.featurizer.lifetimes import StepEvents
+
+# As peaks are measured: the maximum over steps 2 to 4.
+STEADY_STEPS: Final = 3
+# `required` is found to within this share of itself, or one page; measured truths are bisected no finer.
+REQUIRED_TOLERANCE: Final = 1 / 512
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Peaks of the first step and of the steady ones. `*_tensor`: whose allocation set the allocated peak, or -1."""
+
+    first_allocated_bytes: int
+    first_reserved_bytes: int
+    first_tensor: int
+    steady_allocated_bytes: int
+    steady_reserved_bytes: int
+    steady_tensor: int
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most that any step reserved."""
+        return max(self.first_reserved_bytes, self.steady_reserved_bytes)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The program of a process: `first`, then `steady` over and over. Both number the same tensors."""
+
+    first: StepEvents
+    steady: StepEvents
+    config: AllocatorConfig
+
+    @cached_property
+    def peaks(self) -> Peaks:
+        """The peaks where memory is no concern."""
+        after_first = self._after_first
+        return Peaks(
+            after_first.peak_allocated_bytes,
+            after_first.peak_reserved_bytes,
+            after_first.peak_tensor,
+            *self._run_steady(after_first.clone()),
+        )
+
+    @cached_property
+    def required_bytes(self) -> int:
+        """The smallest limit under which all steps run, by bisection over whole runs."""
+        peaks = self.peaks
+        tolerance_bytes = int(peaks.reserved_bytes * REQUIRED_TOLERANCE)
+        return smallest_limit_bytes(
+            self.reserved_under,
+            low_bytes=max(peaks.first_allocated_bytes, peaks.steady_allocated_bytes),
+            high_bytes=peaks.reserved_bytes,
+            granularity_bytes=max(tolerance_bytes // GRANULARITY_BYTES, 1) * GRANULARITY_BYTES,
+        )
+
+    def reserved_under(self, limit_bytes: int) -> int:
+        """Run all steps under a limit and return the most they reserved.
+
+        Raises:
+            OutOfLimitError: if they do not fit.
+        """
+        if limit_bytes >= self._after_first.peak_reserved_bytes:  # the limit was not felt so far
+            allocator = self._after_first.clone(limit_bytes=limit_bytes)
+        else:
+            allocator = self._run_first(make_allocator(self.config, limit_bytes=limit_bytes))
+        first_bytes = allocator.peak_reserved_bytes
+        return max(first_bytes, self._run_steady(allocator)[1])
+
+    @cached_property
+    def _after_first(self) -> CachingAllocator:
+        return self._run_first(make_allocator(self.config))
+
+    def _run_first(self, allocator: CachingAllocator) -> CachingAllocator:
+        allocator.add(self.first.bytes)
+        allocator.run(self.first.start)
+        allocator.run(self.first.events)
+        return allocator
+
+    def _run_steady(self, allocator: CachingAllocator) -> tuple[int, int, int]:
+        """Go on with steady steps; returns their peaks and whose allocation set the allocated one."""
+        allocated_bytes, reserved_bytes, tensor = 0, 0, -1
+        ended, steady = self.first, self.steady
+        for _ in range(STEADY_STEPS):
+            for survivor, place in ended.survivors.items():
+                allocator.rename(survivor, place)
+            allocator.run([~leftover for leftover in ended.left])
+            allocator.run(allocator.not_held(steady.start))
+            allocator.reset_peaks()
+            calls = allocator.driver_calls
+            allocator.run(steady.events)
+            reserved_bytes = max(reserved_bytes, allocator.peak_reserved_bytes)
+            if allocator.peak_allocated_bytes > allocated_bytes:
+                allocated_bytes, tensor = allocator.peak_allocated_bytes, allocator.peak_tensor
+            ended = steady
+            # The step ended where it began: what lives is in place, and the free blocks between are joined up.
+            if allocator.driver_calls == calls and not steady.survivors and not steady.left:
+                break
+        return allocated_bytes, reserved_bytes, tensor

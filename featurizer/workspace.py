@@ -1,0 +1,146 @@
+"""Bytes that no tensor of the graph shows: cuBLAS workspaces, the CUDA context, the libraries' own memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakcast.featurizer.trace import Trace
+from peakcast.featurizer.vocabulary import BACKWARD, GPU
+
+# torch asks cuBLAS for :4096:2:16:8 (KiB x count) before Hopper and for :4096:8:0:0 from Hopper on
+# (`aten/src/ATen/cuda/CublasHandlePool.cpp`).
+_WORKSPACE_BEFORE_HOPPER_BYTES: Final = (4096 * 2 + 16 * 8) * 1024  # 8,519,680
+_WORKSPACE_HOPPER_BYTES: Final = 4096 * 8 * 1024  # 32 MiB
+
+# Measured on an H200, driver for CUDA 13, torch 2.11: memory a process takes beyond what the allocator reserved.
+# A bare context, and 767 MiB once cuDNN and cuBLAS are loaded (ResNet-50).
+CONTEXT_BYTES: Final = 527 << 20
+LIBRARIES_BYTES: Final = (767 - 527) << 20
+
+# Compute capability major by card, for names as `torch.cuda.get_device_name` gives them. Longest match wins.
+_GENERATIONS: Final[dict[str, int]] = {
+    "B100": 10,
+    "B200": 10,
+    "B300": 10,
+    "GB10": 12,
+    "GB200": 10,
+    "GB300": 10,
+    "GH200": 9,
+    "H100": 9,
+    "H200": 9,
+    "H20": 9,
+    "H800": 9,
+    "RTX 50": 12,
+    "RTX 5": 12,
+    "RTX PRO 6000": 12,
+    "A100": 8,
+    "A800": 8,
+    "A10": 8,
+    "A16": 8,
+    "A2": 8,
+    "A30": 8,
+    "A40": 8,
+    "L4": 8,
+    "L40": 8,
+    "RTX A": 8,
+    "RTX 30": 8,
+    "RTX 40": 8,
+    "RTX 6000 ADA": 8,
+    "RTX 5000 ADA": 8,
+    "RTX 20": 7,
+    "RTX 6000": 7,
+    "RTX 8000": 7,
+    "QUADRO RTX": 7,
+    "T4": 7,
+    "V100": 7,
+    "TITAN V": 7,
+    "TITAN RTX": 7,
+    "GTX 16": 7,
+    "GTX 10": 6,
+    "P100": 6,
+    "P40": 6,
+}
+_HOPPER: Final = 9
+
+# Operators whose CUDA kernels go through a cuBLAS or cuBLASLt handle, by the middle part of `aten.<name>.<overload>`.
+# `linear` and `matmul` are seen whole only under inference mode.
+CUBLAS_OPS: Final = frozenset({
+    "_addmm_activation",
+    "_int_mm",
+    "_native_multi_head_attention",
+    "_scaled_mm",
+    "_transformer_encoder_layer_fwd",
+    "addbmm",
+    "addmm",
+    "addmm_",
+    "addmv",
+    "addmv_",
+    "baddbmm",
+    "baddbmm_",
+    "bmm",
+    "dot",
+    "linear",
+    "linear_backward",
+    "matmul",
+    "mm",
+    "mv",
+    "vdot",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A GPU generation by compute capability; `is_known` is False where the name told nothing."""
+
+    capability: int
+    is_known: bool
+
+    @property
+    def cublas_workspace_bytes(self) -> int:
+        """Bytes of one cuBLAS workspace (one for each thread that multiplies matrices, on one stream)."""
+        return _WORKSPACE_HOPPER_BYTES if self.capability >= _HOPPER else _WORKSPACE_BEFORE_HOPPER_BYTES
+
+
+@lru_cache(maxsize=256)
+def generation_of(name: str) -> Generation:
+    """Read the generation off a device name; an unknown card is taken for Hopper, the larger workspace, and flagged."""
+    upper = name.upper()
+    for known in sorted(_GENERATIONS, key=len, reverse=True):
+        # A whole word, except that families ("RTX 40", "RTX A") go on with digits.
+        tail = "" if known.startswith(("RTX", "GTX", "QUADRO")) else r"(?![0-9])"
+        if re.search(rf"(?<![A-Z0-9]){re.escape(known)}{tail}", upper):
+            return Generation(_GENERATIONS[known], is_known=True)
+    return Generation(_HOPPER, is_known=False)
+
+
+@lru_cache(maxsize=4096)
+def op_name(op: str) -> str:
+    """Return the operator without namespace and overload: `aten.mm.default` -> `mm`."""
+    parts = op.split(".")
+    return parts[1] if len(parts) > 1 else op
+
+
+def matmul_mask(trace: Trace, ops: Sequence[str]) -> NDArray[np.bool_]:
+    """Mark the nodes [N] that call cuBLAS on the GPU, a `torch.cond` with such a node in any branch included."""
+    is_cublas = np.fromiter((op_name(op) in CUBLAS_OPS for op in ops), np.bool_, len(ops))
+    mask = is_cublas[trace.op] & (trace.device == GPU) if len(trace) else np.zeros(0, np.bool_)
+    for node, branches in trace.branches:
+        mask[node] |= any(matmul_mask(branch, ops).any() for branch in branches)
+    return mask
+
+
+def workspace_nodes(trace: Trace, matmul: NDArray[np.bool_]) -> list[int]:
+    """Return the nodes at which a workspace is first taken: one for the calling thread, one for autograd's.
+
+    Forward, loss and optimizer run in the thread of the training loop; backward runs in autograd's own.
+    """
+    in_backward = trace.phase == BACKWARD
+    firsts = (np.flatnonzero(matmul & ~in_backward), np.flatnonzero(matmul & in_backward))
+    return sorted(int(nodes[0]) for nodes in firsts if len(nodes))
