@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from peakcast.featurizer.capture.default_device import OnCard
 from peakcast.featurizer.capture.fake_step import new_fake_mode
 from peakcast.featurizer.capture.isolated import TIMEOUT_SEC, CaptureError, capture_packed
 from peakcast.featurizer.capture.record import record
@@ -64,8 +63,8 @@ def _in_process(
     mode = new_fake_mode()
     device = torch.device("cuda", torch.cuda.current_device()) if traced_on == "cuda" else torch.device("cpu")
     try:
-        with placed(workload, mode, device), mode, OnCard(device):
-            return record(workload, plans, traced_on=traced_on, progress=progress)
+        with placed(workload, mode, device), mode:
+            return record(workload, plans, device=device, traced_on=traced_on, progress=progress)
     except ValueError:
         raise
     except Exception as error:

@@ -13,6 +13,7 @@ import torch
 
 from peakcast.featurizer.capture.autocast import cuda_autocast
 from peakcast.featurizer.capture.build_trace import Tables, build_trace
+from peakcast.featurizer.capture.default_device import OnCard
 from peakcast.featurizer.capture.dry_run import DryRun
 from peakcast.featurizer.capture.fake_step import whole_steps_on_fake_tensors
 from peakcast.featurizer.capture.plans import install
@@ -26,7 +27,14 @@ from peakcast.featurizer.vocabulary import GRADIENT
 Progress = Callable[[str], None]
 
 
-def record(workload: Workload, plans: Sequence[str], *, traced_on: str, progress: Progress | None = None) -> GraphSpec:
+def record(
+    workload: Workload,
+    plans: Sequence[str],
+    *,
+    device: torch.device,
+    traced_on: str,
+    progress: Progress | None = None,
+) -> GraphSpec:
     """Run two steps under each plan, the second one under the tape.
 
     Call it inside the fake mode that the workload's tensors belong to. The model is left as it was found.
@@ -41,7 +49,7 @@ def record(workload: Workload, plans: Sequence[str], *, traced_on: str, progress
         for plan in plans:
             if progress is not None:
                 progress(plan)
-            recording = _record_step(workload, plan, others, facts)
+            recording = _record_step(workload, plan, others, facts, device)
             traces[parse_plan(plan).name] = build_trace(recording, tables)
     captured_with = {"traced_on": traced_on, **versions(), **facts.as_text()}
     if guesses.count:
@@ -55,7 +63,9 @@ def record(workload: Workload, plans: Sequence[str], *, traced_on: str, progress
     )
 
 
-def _record_step(workload: Workload, plan: str, others: list[Any], facts: RunFacts) -> Recording:
+def _record_step(
+    workload: Workload, plan: str, others: list[Any], facts: RunFacts, device: torch.device
+) -> Recording:
     dry_run, clock = DryRun(), StepClock()
     torch._dynamo.reset()
     with contextlib.ExitStack() as stack:
@@ -64,6 +74,8 @@ def _record_step(workload: Workload, plan: str, others: list[Any], facts: RunFac
         elif parse_plan(plan).name != "eager":
             raise ValueError(f"plan {plan!r} needs Workload(model=...): there is nothing to install it on")
         stack.enter_context(_watched(workload, clock, facts))
+        if not parse_plan(plan).compiled:
+            stack.enter_context(OnCard(device))  # not under Dynamo: it would break graphs at the mode
         workload.run(autocast=cuda_autocast)  # the first step: compiles, creates optimizer state
         gc.collect()
         tape = dry_run.tape = Tape(clock)

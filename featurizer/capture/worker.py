@@ -39,7 +39,6 @@ def _capture(request: dict[str, Any]) -> bytes:
     from peakcast.featurizer.capture.torchvision_ops import define_missing_operators  # noqa: PLC0415
 
     define_missing_operators()
-    from peakcast.featurizer.capture.default_device import OnCard  # noqa: PLC0415
     from peakcast.featurizer.capture.record import record  # noqa: PLC0415
     from peakcast.featurizer.capture.stage import build_on_fake_tensors, placed  # noqa: PLC0415
 
@@ -47,8 +46,8 @@ def _capture(request: dict[str, Any]) -> bytes:
     mode = new_fake_mode()
     device = torch.device("cpu") if traced_on == "cpu" else torch.device("cuda", 0)
     workload = build_on_fake_tensors(_factory(request), mode, device)
-    with placed(workload, mode, device), mode, OnCard(device):
-        return record(workload, request["plans"], traced_on=traced_on, progress=_say).to_json()
+    with placed(workload, mode, device), mode:
+        return record(workload, request["plans"], device=device, traced_on=traced_on, progress=_say).to_json()
 
 
 def _say(plan: str) -> None:

@@ -1,0 +1,42 @@
+"""What inductor makes of each ATen operator: inline it, give its result a buffer, or call a library."""
+
+from __future__ import annotations
+
+import functools
+import json
+from enum import IntEnum
+from pathlib import Path
+
+
+class OpKind(IntEnum):
+    """How an operator is lowered. An operator that is not known is EXTERN: everything it touches is materialised."""
+
+    EXTERN = 0  # a library or fallback kernel: inputs and outputs are buffers
+    POINTWISE = 1  # inlined into its readers where that pays
+    REDUCTION = 2  # a kernel of its own; what it reads is inlined
+    SCATTER = 3  # writes into a copy of its first input, in place where that dies; what it reads is inlined
+    WINDOW = 4  # computed like a pointwise, but each input element is read many times: inputs are buffers
+    CONCAT = 5  # a buffer; its inputs are computed right into it
+
+
+def stem(op: str) -> str:
+    """Return the operator's name without namespace, overload and in-place mark: aten.add_.Tensor -> add."""
+    parts = op.split(".")
+    name = parts[1] if len(parts) > 1 else parts[0]
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+@functools.cache
+def _table() -> dict[str, OpKind]:
+    data = json.loads(Path(__file__).with_name("op_kinds.json").read_text())
+    return {name: OpKind[kind.upper()] for kind, names in data.items() for name in names}
+
+
+def op_kind(op: str) -> OpKind:
+    """Return the kind of an operator by its full name."""
+    return _table().get(stem(op), OpKind.EXTERN)
+
+
+def is_known(op: str) -> bool:
+    """Tell whether the table holds the operator."""
+    return stem(op) in _table()
