@@ -1,0 +1,130 @@
+"""A trained pair on disk: plain files and a manifest with the sha256 of each, checked before any is read."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+# One path segment, no leading dot: no traversal, no hidden files, the same on every file system.
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+# The shipped pair is under 5 MB. A manifest that asks for more is not one of ours.
+MAX_FILE_BYTES = 256 << 20
+
+
+class ArtefactError(ValueError):
+    """An artefact that must not be used: missing, altered, of another format, or with unsafe file names."""
+
+
+class Manifest(BaseModel):
+    """What an artefact is and what made it. `version` is derived from the content: equal content, equal version."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int
+    version: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
+    created: str  # ISO 8601; the newest label's date where the corpus tells, so that a refit is the same to the bit
+    data_sha256: str
+    code_version: str
+    seed: int
+    libraries: dict[str, str]
+    sha256: dict[str, str]  # of every file but the manifest
+
+
+def content_version(files: Mapping[str, bytes], data_sha256: str) -> str:
+    """Return `pair-<12 hex digits>` of the files' names and contents and of the data they were fitted on."""
+    digest = hashlib.sha256(data_sha256.encode())
+    for name in sorted(files):
+        digest.update(f"\n{name}\n{hashlib.sha256(files[name]).hexdigest()}".encode())
+    return f"pair-{digest.hexdigest()[:12]}"
+
+
+def write_artefact(folder: Path, files: Mapping[str, bytes], about: Mapping[str, Any]) -> Manifest:
+    """Write the files and their manifest into `folder`, which appears whole or not at all.
+
+    Args:
+        folder: replaced if it exists.
+        files: name -> content.
+        about: the manifest's created, data_sha256, code_version, seed and libraries.
+
+    Raises:
+        ArtefactError: if a file name is not one plain path segment.
+    """
+    for name in files:
+        _check_name(name)
+    manifest = Manifest(
+        format=FORMAT,
+        version=content_version(files, about["data_sha256"]),
+        sha256={name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)},
+        **about,
+    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
+    try:
+        staging.chmod(0o755)
+        for name, content in files.items():
+            (staging / name).write_bytes(content)
+        text = orjson.dumps(manifest.model_dump(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+        (staging / MANIFEST).write_bytes(text + b"\n")
+        if folder.exists():
+            shutil.rmtree(folder)
+        staging.replace(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check a manifest.
+
+    Raises:
+        ArtefactError: if it is missing, malformed, of another format or names unsafe files.
+    """
+    try:
+        manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+    except OSError as error:
+        raise ArtefactError(f"no artefact at {folder}: {MANIFEST} cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        raise ArtefactError(f"{folder / MANIFEST} is not a manifest: {error}") from error
+    if manifest.format != FORMAT:
+        raise ArtefactError(f"{folder} has format {manifest.format}; this version reads format {FORMAT}")
+    for name in manifest.sha256:
+        _check_name(name)
+    return manifest
+
+
+def read_artefact(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
+    """Return the manifest and every file it names, each checked against its sha256.
+
+    Raises:
+        ArtefactError: as `read_manifest`; or if a file is missing, a link, too large, or not what was written.
+    """
+    manifest = read_manifest(folder)
+    return manifest, {name: _read_checked(folder / name, digest) for name, digest in manifest.sha256.items()}
+
+
+def _read_checked(path: Path, sha256: str) -> bytes:
+    if path.is_symlink() or not path.is_file():
+        raise ArtefactError(f"{path} is missing or not a plain file")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ArtefactError(f"{path} has {path.stat().st_size} bytes; an artefact's file has at most {MAX_FILE_BYTES}")
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise ArtefactError(f"{path} was altered: its sha256 is {found}, the manifest says {sha256}")
+    return content
+
+
+def _check_name(name: str) -> None:
+    if not _SAFE_NAME.fullmatch(name) or name == MANIFEST:
+        raise ArtefactError(f"unsafe file name {name!r} in an artefact: one plain path segment is allowed")

@@ -1,0 +1,259 @@
+"""How far an answer can be trusted, judged by what training covered: the confidence, and the doubts in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from peakcast.featurizer.prior import Prior
+from peakcast.featurizer.run import DeviceSpec, RunSpec
+from peakcast.featurizer.spec import GraphSpec, walk
+from peakcast.featurizer.trace import Trace
+from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU
+from peakcast.featurizer.workspace import generation_of
+from peakcast.models.decision import is_compiled, plan_kind
+from peakcast.models.prediction import Confidence
+
+# Ops whose output size is in the data: a trace holds one guess of it.
+DATA_DEPENDENT = frozenset(
+    f"aten.{stem}"
+    for stem in (
+        "nonzero",
+        "masked_select",
+        "_unique2",
+        "unique_dim",
+        "unique_consecutive",
+        "repeat_interleave",
+        "bincount",
+    )
+)
+# Of an op never measured the simulation still knows the outputs, not the scratch. Below 1 % of the bytes written such
+# scratch is lost in the noise; above 10 % the peak may be the scratch's.
+MINOR_SHARE = 0.01
+MAJOR_SHARE = 0.10
+# One octave beyond what was measured is still near it.
+OCTAVES = 1.0
+_BLOCK_BYTES = 512  # the caching allocator's granule
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What of an example decides whether training covered it."""
+
+    op_share: Mapping[str, float]  # op name -> share of all bytes written
+    dtypes: frozenset[str]
+    plan_kind: str
+    task: str
+    trace_plan: str  # the plan whose trace was simulated
+    derived: bool  # the plan had no trace of its own
+    optimizer: str
+    autocast: str
+    world_size: int
+    accumulates: bool
+    allocator: str
+    device: str  # the generation where the name tells it
+    torch: str  # major.minor
+    traced_on: str
+    log2_nodes: float
+    log2_prior: float
+    written_bytes: int
+    no_reuse_bytes: int  # every storage of the step at once, and the prior's workspaces
+
+
+def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: DeviceSpec) -> Facts:
+    """Collect the facts of one plan of a graph."""
+    trace = spec.traces[prior.trace_plan]
+    written = _written_bytes(trace, spec.ops)
+    total_bytes = sum(written.values())
+    captured = spec.captured_with
+    generation = generation_of(device.name)
+    used = np.unique(np.concatenate([part.dtype for part in walk(trace)]))
+    return Facts(
+        op_share={op: size / max(total_bytes, 1.0) for op, size in written.items()},
+        dtypes=frozenset(spec.dtypes[code] for code in used),
+        plan_kind=plan_kind(plan),
+        task=run.task,
+        trace_plan=prior.trace_plan,
+        derived=prior.trace_plan != plan,
+        optimizer=f"{run.optimizer or 'none'}/{run.implementation or 'default'}",
+        autocast=run.autocast or "none",
+        world_size=run.world_size,
+        accumulates=run.accumulation > 1,
+        allocator=run.allocator or "default",
+        device=f"sm_{generation.capability}" if generation.is_known else device.name,
+        torch=".".join(captured.get("torch", "unknown").split("+")[0].split(".")[:2]),
+        traced_on=captured.get("traced_on", "unknown"),
+        log2_nodes=math.log2(1 + len(trace)),
+        log2_prior=math.log2(max(prior.steady_allocated_bytes, 1)),
+        written_bytes=int(total_bytes),
+        no_reuse_bytes=no_reuse_bytes(trace) + prior.workspace_bytes,
+    )
+
+
+def no_reuse_bytes(trace: Trace) -> int:
+    """Return all device storages of the step at once, nested branches included: nothing freed, nothing fused."""
+    total = 0
+    for part in walk(trace):
+        on_device = part.storages.device == GPU
+        total += int((-(-part.storages.bytes[on_device] // _BLOCK_BYTES) * _BLOCK_BYTES).sum())
+    return total
+
+
+def _written_bytes(trace: Trace, ops: tuple[str, ...]) -> dict[str, float]:
+    """Return the bytes each op writes, nested branches included. An op that writes nothing is listed with 0."""
+    written: dict[str, float] = {}
+    for part in walk(trace):
+        node_of_output = np.repeat(np.arange(len(part)), np.diff(part.outputs.offsets))
+        by_node = np.bincount(node_of_output, weights=part.storages.bytes[part.outputs.ids], minlength=len(part))
+        by_op = np.bincount(part.op, weights=by_node, minlength=len(ops))
+        for code in np.unique(part.op):
+            written[ops[code]] = written.get(ops[code], 0.0) + float(by_op[code])
+    return written
+
+
+def _stem(op: str) -> str:
+    """Return namespace and name without the overload: `aten.add_.Tensor` -> `aten.add`."""
+    return ".".join(op.split(".")[:2]).removesuffix("_")
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the measured records covered. Lists are sorted, so that equal corpora give equal files."""
+
+    ops: list[str]
+    dtypes: list[str]
+    plan_tasks: dict[str, list[float]]  # "plan kind/task" -> [log2 nodes min, max, log2 prior min, max]
+    optimizers: list[str]
+    autocasts: list[str]
+    world_sizes: list[int]
+    accumulates: list[bool]
+    allocators: list[str]
+    devices: list[str]
+    torch: list[str]
+    _ops: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_ops", frozenset(self.ops))
+
+    @classmethod
+    def fit(cls, facts: Iterable[Facts]) -> Self:
+        """Collect what was covered."""
+        facts = list(facts)
+        ranges: dict[str, list[float]] = {}
+        for fact in facts:
+            low_n, high_n, low_p, high_p = ranges.get(_plan_task(fact), [math.inf, -math.inf, math.inf, -math.inf])
+            nodes, prior = fact.log2_nodes, fact.log2_prior
+            ranges[_plan_task(fact)] = [min(low_n, nodes), max(high_n, nodes), min(low_p, prior), max(high_p, prior)]
+        return cls(
+            ops=sorted({_stem(op) for fact in facts for op in fact.op_share}),
+            dtypes=sorted({dtype for fact in facts for dtype in fact.dtypes}),
+            plan_tasks=dict(sorted(ranges.items())),
+            optimizers=sorted({fact.optimizer for fact in facts}),
+            autocasts=sorted({fact.autocast for fact in facts}),
+            world_sizes=sorted({fact.world_size for fact in facts}),
+            accumulates=sorted({fact.accumulates for fact in facts}),
+            allocators=sorted({fact.allocator for fact in facts}),
+            devices=sorted({fact.device for fact in facts}),
+            torch=sorted({fact.torch for fact in facts}),
+        )
+
+    def judge(self, facts: Facts) -> tuple[Confidence, tuple[str, ...]]:
+        """Return the confidence and the doubts in words, the gravest first."""
+        unknown = [*self._unknown_ops(facts), *self._unknown_regime(facts)]
+        doubts = [*self._stretched_ops(facts), *self._stretched_regime(facts)]
+        if unknown:
+            return "unknown", (*unknown, *doubts)
+        return ("extrapolating", tuple(doubts)) if doubts else ("in_distribution", ())
+
+    def unseen(self, facts: Facts) -> dict[str, float]:
+        """Return the ops never measured and their shares of the bytes written."""
+        return {op: share for op, share in facts.op_share.items() if _stem(op) not in self._ops}
+
+    def cautious_bytes(self, facts: Facts) -> int:
+        """Return a bound that asks nothing of what was learned: no reuse, and as much scratch as unseen ops write."""
+        return facts.no_reuse_bytes + int(sum(self.unseen(facts).values()) * facts.written_bytes)
+
+    def _unknown_ops(self, facts: Facts) -> list[str]:
+        unseen = self.unseen(facts)
+        foreign = sorted(op for op in unseen if not op.startswith(("aten.", "prims.", "c10d")))
+        found = [f"op never measured and not PyTorch's own: {', '.join(foreign[:5])}"] if foreign else []
+        share = sum(share for op, share in unseen.items() if op not in foreign)
+        if share > MAJOR_SHARE:
+            names = sorted(unseen, key=lambda op: -unseen[op])[:5]
+            found.append(f"ops never measured write {share:.0%} of the bytes: {', '.join(names)}")
+        return found
+
+    def _stretched_ops(self, facts: Facts) -> list[str]:
+        unseen = self.unseen(facts)
+        share = sum(unseen.values())
+        found = []
+        if MINOR_SHARE < share <= MAJOR_SHARE:
+            found.append(f"ops never measured write {share:.1%} of the bytes: {', '.join(sorted(unseen)[:5])}")
+        guessed = sorted(op for op in facts.op_share if _stem(op) in DATA_DEPENDENT)
+        if guessed:
+            found.append(f"sizes depend on the data: {', '.join(guessed[:5])}")
+        return found
+
+    def _unknown_regime(self, facts: Facts) -> list[str]:
+        found = []
+        foreign = sorted(dtype for dtype in facts.dtypes if dtype not in DTYPE_BYTES)
+        if foreign:
+            found.append(f"dtype of unknown size: {', '.join(foreign)}")
+        if facts.world_size not in self.world_sizes:
+            found.append(f"{facts.world_size} ranks were not measured (only {self.world_sizes})")
+        if is_compiled(facts.trace_plan) != is_compiled(facts.plan_kind):
+            found.append(
+                f"plan {facts.plan_kind} has no trace in this graph, and {facts.trace_plan} says little about it"
+            )
+        elif facts.derived and _plan_task(facts) not in self.plan_tasks:
+            found.append(f"plan {facts.plan_kind} has no trace in this graph and was not measured for {facts.task}")
+        return found
+
+    def _stretched_regime(self, facts: Facts) -> list[str]:
+        found = []
+        unmeasured = sorted(facts.dtypes & DTYPE_BYTES.keys() - set(self.dtypes))
+        if unmeasured:
+            found.append(f"dtype not measured: {', '.join(unmeasured)}")
+        if facts.derived:
+            found.append(f"plan {facts.plan_kind} has no trace of its own in this graph")
+        for name, value, known in (
+            ("optimizer", facts.optimizer, self.optimizers),
+            ("autocast", facts.autocast, self.autocasts),
+            ("allocator", facts.allocator, self.allocators),
+            ("device", facts.device, self.devices),
+            ("torch", facts.torch, self.torch),
+        ):
+            if value not in known:
+                found.append(f"{name} {value} was not measured (only {', '.join(known)})")
+        if facts.accumulates not in self.accumulates:
+            found.append("gradient accumulation was not measured")
+        if facts.traced_on == "cpu":
+            found.append("traced as the CPU runs it, not as CUDA does")
+        return found + self._stretched_range(facts)
+
+    def _stretched_range(self, facts: Facts) -> list[str]:
+        known = self.plan_tasks.get(_plan_task(facts))
+        if known is None:
+            return [f"plan {facts.plan_kind} was not measured for {facts.task}"]
+        low_nodes, high_nodes, low_prior, high_prior = known
+        found = []
+        if not low_nodes - OCTAVES <= facts.log2_nodes <= high_nodes + OCTAVES:
+            found.append(
+                f"{2**facts.log2_nodes - 1:.0f} nodes; {2**low_nodes - 1:.0f} to {2**high_nodes - 1:.0f} were measured"
+            )
+        if not low_prior - OCTAVES <= facts.log2_prior <= high_prior + OCTAVES:
+            sizes = [f"{2 ** (log2 - 30):.2f}" for log2 in (facts.log2_prior, low_prior, high_prior)]
+            found.append(f"{sizes[0]} GiB; {sizes[1]} to {sizes[2]} were measured")
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values for `Coverage(**values)`."""
+        return {name: value for name, value in asdict(self).items() if name != "_ops"}
+
+
+def _plan_task(facts: Facts) -> str:
+    return f"{facts.plan_kind}/{facts.task}"

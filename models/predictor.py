@@ -1,0 +1,215 @@
+"""The pair joined: simulation, LSTM, trees, calibration and coverage give one answer for every plan and quantity.
+
+Shapes: P plans, Q quantities in the order of QUANTITIES.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import orjson
+
+from peakcast.featurizer.prior import Prior, simulate
+from peakcast.featurizer.run import DeviceSpec, RunSpec
+from peakcast.featurizer.spec import GraphSpec
+from peakcast.featurizer.vocabulary import QUANTITIES
+from peakcast.models.artefact import Manifest, read_artefact
+from peakcast.models.blend import Blend
+from peakcast.models.calibration import Calibration
+from peakcast.models.coverage import Coverage
+from peakcast.models.decision import plan_kind
+from peakcast.models.example import Example, Floats, make_example
+from peakcast.models.gbm import Trees, feature_matrix
+from peakcast.models.lstm import SequenceModel
+from peakcast.models.prediction import Confidence, Prediction
+from peakcast.models.registry import Registry
+from peakcast.models.reply import build_prediction
+
+# Block granularity of the allocator's large segments: nothing is known finer than that, however sure the trees are.
+SCALE_FLOOR_BYTES = 2 << 20
+# An answer outside what was measured is bounded at a quarter of the risk asked for.
+EXTRAPOLATION = 0.25
+# Limits of the learned scale: a bound is never drawn from a scale below 0.05 % or above half of the peak.
+SPREAD_RANGE = (5e-4, 0.5)
+
+STEADY_ALLOCATED, STEADY_RESERVED, FIRST_ALLOCATED, FIRST_RESERVED, REQUIRED = range(5)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forecast:
+    """Bytes for every plan and quantity, and how far each plan's are to be trusted."""
+
+    expected_PQ: Floats
+    upper_PQ: Floats
+    confidence: tuple[Confidence, ...]
+    doubts: tuple[tuple[str, ...], ...]
+    extended: tuple[bool, ...]  # the bound of `required` rests on the tail assumption, not on the data alone
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictor:
+    """A fitted pair. `feature_names` are the columns the trees were fitted on; `speeds` are medians against eager."""
+
+    version: str
+    sequence: SequenceModel
+    ratio: Trees
+    additive: Trees
+    spread: Trees
+    blend: Blend
+    calibration: Calibration
+    coverage: Coverage
+    feature_names: Sequence[str]
+    speeds: Mapping[str, float]
+
+    def predict(
+        self,
+        spec: GraphSpec,
+        *,
+        run: RunSpec | None = None,
+        device: DeviceSpec | None = None,
+        plans: Sequence[str] | None = None,
+        risk: float = 0.01,
+    ) -> Prediction:
+        """Predict the peaks of a graph under `plans` (default: those it has traces of) and decide among them.
+
+        Raises:
+            ValueError: if `risk` is not strictly between 0 and 1, or no plan is asked for.
+        """
+        started = time.perf_counter()
+        run, device = run or RunSpec(), device or DeviceSpec()
+        names = list(dict.fromkeys(plans if plans is not None else spec.traces))
+        if not names:
+            raise ValueError("no plan to predict: give plans, or a graph with at least one trace")
+        priors: list[Prior] = [simulate(spec, name, run, device) for name in names]
+        examples = [make_example(spec, name, prior, run, device) for name, prior in zip(names, priors, strict=True)]
+        forecast = self.forecast(examples, risk)
+        return build_prediction(
+            spec,
+            names,
+            priors,
+            forecast,
+            device=device,
+            risk=risk,
+            model_version=self.version,
+            speeds=self.speeds,
+            started=started,
+        )
+
+    def forecast(self, examples: Sequence[Example], risk: float) -> Forecast:
+        """Return expected and upper bytes of examples, at the given risk for each quantity by itself."""
+        features = feature_matrix(examples, self.sequence.predict(examples), self.feature_names)
+        prior = np.stack([example.prior_bytes for example in examples])
+        expected = self.blend.apply(
+            examples,
+            self.ratio.predict(features).reshape(prior.shape),
+            self.additive.predict(features).reshape(prior.shape),
+        )
+        scale = spread_bytes(self.spread.predict(features).reshape(prior.shape), expected)
+        judged = [self.coverage.judge(example.facts) for example in examples]
+        upper = np.empty_like(expected)
+        extended = []
+        for row, (example, (confidence, _)) in enumerate(zip(examples, judged, strict=True)):
+            own_risk = risk if confidence == "in_distribution" else risk * EXTRAPOLATION
+            for column, quantity in enumerate(QUANTITIES):
+                bound = self.calibration.quantile(class_names(example, quantity), own_risk)
+                upper[row, column] = expected[row, column] + max(bound.value, 0.0) * scale[row, column]
+            extended.append(bound.support == "tail")
+            if confidence == "unknown":
+                upper[row] = np.maximum(upper[row], self.coverage.cautious_bytes(example.facts))
+        expected = ordered(expected, examples)
+        return Forecast(
+            expected_PQ=expected,
+            upper_PQ=ordered(np.maximum(upper, expected), examples),
+            confidence=tuple(confidence for confidence, _ in judged),
+            doubts=tuple(doubts for _, doubts in judged),
+            extended=tuple(extended),
+        )
+
+    def to_files(self) -> dict[str, bytes]:
+        """Return the files of an artefact."""
+        about = {"feature_names": list(self.feature_names), "speeds": dict(self.speeds)}
+        return {
+            **self.sequence.to_files(),
+            "ratio.txt": self.ratio.to_text(),
+            "additive.txt": self.additive.to_text(),
+            "spread.txt": self.spread.to_text(),
+            "blend.json": orjson.dumps(self.blend.to_dict()),
+            "calibration.json": orjson.dumps(self.calibration.to_dict()),
+            "coverage.json": orjson.dumps(self.coverage.to_dict()),
+            "trees.json": orjson.dumps(about),
+        }
+
+    @classmethod
+    def from_files(cls, version: str, files: Mapping[str, bytes]) -> Self:
+        """Read what `to_files` gave."""
+        about: dict[str, Any] = orjson.loads(files["trees.json"])
+        return cls(
+            version=version,
+            sequence=SequenceModel.from_files(files),
+            ratio=Trees.from_text(files["ratio.txt"]),
+            additive=Trees.from_text(files["additive.txt"]),
+            spread=Trees.from_text(files["spread.txt"]),
+            blend=Blend.from_dict(orjson.loads(files["blend.json"])),
+            calibration=Calibration.from_dict(orjson.loads(files["calibration.json"])),
+            coverage=Coverage(**orjson.loads(files["coverage.json"])),
+            feature_names=about["feature_names"],
+            speeds=about["speeds"],
+        )
+
+    @classmethod
+    def load(cls, path: Path | str | None = None) -> Predictor:
+        """Load an artefact's folder, or the version in use of a registry's directory (default: the shipped ones).
+
+        Every file is checked against the manifest's sha256 before it is read; the same version is loaded only once.
+
+        Raises:
+            ArtefactError: if there is none, or it was altered.
+        """
+        root = Path(path) if path is not None else Registry().root
+        folder = root if (root / "manifest.json").exists() else Registry(root).current()
+        return _load(folder.resolve(), (folder / "manifest.json").stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _load(folder: Path, _modified_ns: int) -> Predictor:
+    manifest: Manifest
+    manifest, files = read_artefact(folder)
+    return Predictor.from_files(manifest.version, files)
+
+
+def spread_bytes(log2_spread: Floats, expected: Floats) -> Floats:
+    """Return the scale of the scores: the learned relative error in bytes, and the allocator's granularity on top."""
+    return np.clip(np.exp2(log2_spread), *SPREAD_RANGE) * expected + SCALE_FLOOR_BYTES
+
+
+def class_names(example: Example, quantity: str) -> tuple[str, ...]:
+    """Return the calibration classes of a quantity of an example, finest first."""
+    family = "eager" if example.is_eager else "compiled"
+    return (
+        f"{plan_kind(example.plan)}/{example.task}/{quantity}",
+        f"{family}/{quantity}",
+        quantity,
+        quantity.rpartition("_")[2],
+        "all",
+    )
+
+
+def ordered(bytes_PQ: Floats, examples: Sequence[Example]) -> Floats:
+    """Return the bytes with what must hold put right.
+
+    Nothing below the parameters and optimizer state; reserved at least allocated; required between the larger of the
+    allocated and the larger of the reserved, since the allocator gives cached blocks back before it fails.
+    """
+    result = np.maximum(bytes_PQ, np.stack([example.floor_bytes for example in examples]))
+    result[:, STEADY_RESERVED] = np.maximum(result[:, STEADY_RESERVED], result[:, STEADY_ALLOCATED])
+    result[:, FIRST_RESERVED] = np.maximum(result[:, FIRST_RESERVED], result[:, FIRST_ALLOCATED])
+    least = np.maximum(result[:, STEADY_ALLOCATED], result[:, FIRST_ALLOCATED])
+    most = np.maximum(result[:, STEADY_RESERVED], result[:, FIRST_RESERVED])
+    result[:, REQUIRED] = np.clip(result[:, REQUIRED], least, most)
+    return result

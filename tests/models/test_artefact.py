@@ -1,0 +1,115 @@
+"""An artefact is loaded only as it was written: altered, missing, linked or path-escaping files are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from peakcast.models.artefact import ArtefactError, Manifest, content_version, read_artefact, write_artefact
+
+ABOUT: dict[str, Any] = {
+    "created": "2026-01-01",
+    "data_sha256": "ab" * 32,
+    "code_version": "0.1",
+    "seed": 0,
+    "libraries": {"numpy": "2"},
+}
+FILES = {"trees.txt": b"tree", "lstm.json": b"{}"}
+
+
+def write(folder: Path) -> Manifest:
+    """Write the sample files."""
+    return write_artefact(folder, FILES, ABOUT)
+
+
+def rewrite_manifest(folder: Path, **changed: object) -> None:
+    """Change fields of a manifest behind its back."""
+    path = folder / "manifest.json"
+    path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), **changed}))
+
+
+def test_reads_back_what_was_written(tmp_path: Path) -> None:
+    """Files and manifest come back equal."""
+    written = write(tmp_path / "one")
+    manifest, files = read_artefact(tmp_path / "one")
+    assert manifest == written
+    assert files == FILES
+
+
+def test_version_follows_the_content(tmp_path: Path) -> None:
+    """Equal content has one version, wherever and whenever it was written; a changed byte has another."""
+    first = write(tmp_path / "one")
+    again = write_artefact(tmp_path / "two", FILES, {**ABOUT, "created": "2027-12-31"})
+    assert first.version == again.version == content_version(FILES, ABOUT["data_sha256"])
+    assert content_version({**FILES, "lstm.json": b"{ }"}, ABOUT["data_sha256"]) != first.version
+
+
+def test_refuses_an_altered_file(tmp_path: Path) -> None:
+    """One changed byte, the same length, is found."""
+    write(tmp_path / "one")
+    (tmp_path / "one" / "trees.txt").write_bytes(b"treE")
+    with pytest.raises(ArtefactError, match="was altered"):
+        read_artefact(tmp_path / "one")
+
+
+def test_refuses_a_missing_file(tmp_path: Path) -> None:
+    """A file the manifest names must be there."""
+    write(tmp_path / "one")
+    (tmp_path / "one" / "trees.txt").unlink()
+    with pytest.raises(ArtefactError, match="missing"):
+        read_artefact(tmp_path / "one")
+
+
+def test_refuses_a_link(tmp_path: Path) -> None:
+    """A link to the right content is no plain file."""
+    write(tmp_path / "one")
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"tree")
+    (tmp_path / "one" / "trees.txt").unlink()
+    (tmp_path / "one" / "trees.txt").symlink_to(outside)
+    with pytest.raises(ArtefactError, match="plain file"):
+        read_artefact(tmp_path / "one")
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/b", "..", ".hidden", "manifest.json", "", "a\\b"])
+def test_refuses_names_that_leave_the_folder(tmp_path: Path, name: str) -> None:
+    """Neither reading nor writing follows a name out of the folder."""
+    write(tmp_path / "one")
+    rewrite_manifest(tmp_path / "one", sha256={name: "0" * 64})
+    with pytest.raises(ArtefactError, match="unsafe file name"):
+        read_artefact(tmp_path / "one")
+    with pytest.raises(ArtefactError, match="unsafe file name"):
+        write_artefact(tmp_path / "two", {name: b""}, ABOUT)
+
+
+def test_refuses_another_format(tmp_path: Path) -> None:
+    """A format of the future is not guessed at."""
+    write(tmp_path / "one")
+    rewrite_manifest(tmp_path / "one", format=99)
+    with pytest.raises(ArtefactError, match="format 99"):
+        read_artefact(tmp_path / "one")
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"format": 1, "version": "../up"}'])
+def test_refuses_what_is_no_manifest(tmp_path: Path, text: bytes) -> None:
+    """Garbage in place of the manifest is an artefact error, not a crash."""
+    write(tmp_path / "one")
+    (tmp_path / "one" / "manifest.json").write_bytes(text)
+    with pytest.raises(ArtefactError, match="is not a manifest"):
+        read_artefact(tmp_path / "one")
+
+
+def test_refuses_a_folder_without_one(tmp_path: Path) -> None:
+    """An empty folder says that there is no artefact."""
+    with pytest.raises(ArtefactError, match="no artefact"):
+        read_artefact(tmp_path)
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    """Half an artefact never appears, nor does its scaffolding."""
+    with pytest.raises(TypeError):
+        write_artefact(tmp_path / "one", {"trees.txt": "text, not bytes"}, ABOUT)  # type: ignore[dict-item]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,78 @@
+"""Confidence follows what was measured: within it, stretched beyond it, or nothing known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from samples import make_facts
+
+from peakcast.models.coverage import Coverage
+
+
+@pytest.fixture(scope="module")
+def coverage() -> Coverage:
+    """Return what one eager training record of mm and add covers."""
+    return Coverage.fit([make_facts()])
+
+
+def test_what_was_measured_is_in_distribution(coverage: Coverage) -> None:
+    """The record itself, another overload and an in-place twin raise no doubt."""
+    again = make_facts(op_share={"aten.mm.default": 0.9, "aten.add_.Scalar": 0.1})
+    assert coverage.judge(again) == ("in_distribution", ())
+
+
+@pytest.mark.parametrize(
+    ("changed", "doubt"),
+    [
+        ({"op_share": {"aten.mm.default": 0.95, "aten.fold.default": 0.05}}, "aten.fold"),
+        ({"op_share": {"aten.mm.default": 1.0, "aten.nonzero.default": 0.0}}, "depend on the data"),
+        ({"dtypes": frozenset({"float64"})}, "float64"),
+        ({"optimizer": "SGD/loop"}, "SGD"),
+        ({"autocast": "float16"}, "float16"),
+        ({"device": "sm_7"}, "sm_7"),
+        ({"torch": "2.99"}, "2.99"),
+        ({"traced_on": "cpu"}, "as the CPU runs it"),
+        ({"log2_nodes": 12.0}, "nodes"),
+        ({"log2_prior": 38.0}, "256.00 GiB"),
+        ({"task": "inference"}, "inference"),
+        ({"accumulates": True}, "accumulation"),
+        ({"allocator": "expandable_segments:True"}, "expandable"),
+    ],
+)
+def test_beyond_what_was_measured_is_extrapolating(coverage: Coverage, changed: dict[str, Any], doubt: str) -> None:
+    """One thing out of range is named, and the answer is extrapolated."""
+    confidence, doubts = coverage.judge(make_facts(**changed))
+    assert confidence == "extrapolating"
+    assert doubt in doubts[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "doubt"),
+    [
+        ({"op_share": {"aten.mm.default": 1.0, "mylib.attend.default": 0.0}}, "mylib.attend"),
+        ({"op_share": {"aten.mm.default": 0.7, "aten.fold.default": 0.3}}, "write 30% of the bytes"),
+        ({"dtypes": frozenset({"float4"})}, "float4"),
+        ({"world_size": 8}, "8 ranks"),
+        ({"plan_kind": "inductor", "trace_plan": "eager", "derived": True}, "says little about it"),
+        ({"plan_kind": "eager:checkpoint", "derived": True}, "was not measured"),
+    ],
+)
+def test_what_nothing_is_known_of_is_unknown(coverage: Coverage, changed: dict[str, Any], doubt: str) -> None:
+    """A foreign op, dtype or regime is unknown however small its share, and named first."""
+    confidence, doubts = coverage.judge(make_facts(**changed))
+    assert confidence == "unknown"
+    assert doubt in doubts[0]
+
+
+def test_cautious_bound_counts_scratch_of_unseen_ops(coverage: Coverage) -> None:
+    """Without reuse the step takes 8 GiB; an unseen op that writes half of 2 GiB may take 1 GiB more."""
+    facts = make_facts(op_share={"aten.mm.default": 0.5, "mylib.attend.default": 0.5})
+    assert coverage.cautious_bytes(facts) == (8 + 1) << 30
+
+
+def test_survives_json(coverage: Coverage) -> None:
+    """Plain values give the same judge back."""
+    again = Coverage(**coverage.to_dict())
+    assert again == coverage
+    assert again.judge(make_facts()) == ("in_distribution", ())

@@ -1,0 +1,202 @@
+"""The corpus as arrays: examples, what was measured of them, and the architecture each belongs to.
+
+Shapes: P records, Q quantities in the order of QUANTITIES.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import joblib
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from peakcast.featurizer.prior import simulate
+from peakcast.featurizer.run import DeviceSpec, RunSpec
+from peakcast.featurizer.vocabulary import QUANTITIES
+from peakcast.models.decision import plan_kind
+from peakcast.models.example import Example, Floats, make_example
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Records with a measured peak, row by row."""
+
+    keys: Sequence[str]
+    architectures: Sequence[str]
+    examples: Sequence[Example]
+    measured_PQ: Floats  # NaN where a quantity was not measured
+    weights_bytes_P: Floats
+    step_seconds_P: Floats
+    workloads: Sequence[str]  # the same for the plans of one workload
+    data_sha256: str
+    created: str  # date of the newest record
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def plans(self) -> list[str]:
+        """Return the plan of each record."""
+        return [example.plan for example in self.examples]
+
+    @property
+    def priors(self) -> Floats:
+        """Return the simulated bytes."""
+        return np.stack([example.prior_bytes for example in self.examples])
+
+    @property
+    def weights(self) -> Floats:
+        """Return weights under which an architecture with many records does not rule: 1 / sqrt(its records), mean 1."""
+        counts: dict[str, int] = defaultdict(int)
+        for name in self.architectures:
+            counts[name] += 1
+        weight = np.array([counts[name] ** -0.5 for name in self.architectures])
+        result: Floats = weight / weight.mean()
+        return result
+
+    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Self:
+        """Return the dataset of some rows."""
+        return replace(
+            self,
+            keys=[self.keys[row] for row in rows],
+            architectures=[self.architectures[row] for row in rows],
+            examples=[self.examples[row] for row in rows],
+            measured_PQ=self.measured_PQ[rows],
+            weights_bytes_P=self.weights_bytes_P[rows],
+            step_seconds_P=self.step_seconds_P[rows],
+            workloads=[self.workloads[row] for row in rows],
+        )
+
+    def folds(self, count: int, seed: int) -> NDArray[np.int64]:
+        """Return the fold of each record, [P]: every architecture in one fold, folds of about equal size.
+
+        Raises:
+            ValueError: if there are fewer architectures than folds.
+        """
+        names = sorted(set(self.architectures))
+        if len(names) < count:
+            raise ValueError(f"{count} folds need as many architectures; there are {len(names)}")
+        sizes = {name: self.architectures.count(name) for name in names}
+        shuffled = np.random.default_rng(seed).permutation(len(names))
+        filled = [0] * count
+        fold_of: dict[str, int] = {}
+        # Largest first into the emptiest fold; the seed settles ties.
+        for index in sorted(shuffled, key=lambda i: -sizes[names[i]]):
+            fold = filled.index(min(filled))
+            fold_of[names[index]] = fold
+            filled[fold] += sizes[names[index]]
+        return np.array([fold_of[name] for name in self.architectures])
+
+    def speeds(self) -> dict[str, float]:
+        """Return each plan kind's median speed relative to eager on the same workloads, three digits."""
+        eager = {
+            workload: seconds
+            for workload, seconds, plan in zip(self.workloads, self.step_seconds_P, self.plans, strict=True)
+            if plan == "eager" and seconds > 0
+        }
+        ratios: dict[str, list[float]] = defaultdict(list)
+        for workload, seconds, plan in zip(self.workloads, self.step_seconds_P, self.plans, strict=True):
+            if workload in eager and seconds > 0:
+                ratios[plan_kind(plan)].append(eager[workload] / seconds)
+        return {kind: round(float(np.median(values)), 3) for kind, values in sorted(ratios.items())}
+
+
+def load_dataset(corpus: Path, *, cache: Path | None = None, jobs: int = 2) -> Dataset:
+    """Read the corpus and simulate every record, graph by graph, over `jobs` processes.
+
+    What was simulated is kept in `cache` (default `.cache/peakcast`), named by the hash of the corpus and of the code
+    that made it: changing either makes it anew.
+
+    Raises:
+        ValueError: if the corpus has no usable record, or an unknown quantity was measured.
+    """
+    records = [record for record in read_records(corpus) if is_usable(record)]
+    if not records:
+        raise ValueError(f"no usable record in {corpus}: they are out of memory, failed, or replayed")
+    data_sha256 = corpus_sha256(records)
+    path = (cache or Path(".cache/peakcast")) / f"dataset-{data_sha256[:16]}-{_code_sha256()[:16]}.joblib"
+    if path.exists():
+        # Local and named by the hash of what made it; nothing that came over the network is ever unpickled.
+        cached: Dataset = joblib.load(path)
+        return cached
+    by_graph: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        by_graph[record["graph_id"]].append(record)
+    parts = joblib.Parallel(n_jobs=jobs)(
+        joblib.delayed(examples_of_graph)(corpus, graph_id, members) for graph_id, members in sorted(by_graph.items())
+    )
+    dataset = assemble([pair for part in parts for pair in part], data_sha256)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    joblib.dump(dataset, path, compress=3)
+    return dataset
+
+
+def is_usable(record: Record) -> bool:
+    """Tell whether a record is a label: measured on a card, and it ran to the end."""
+    return record["source"] in {"measured", "seed"} and not record["out_of_memory"] and bool(record["measured"])
+
+
+def examples_of_graph(corpus: Path, graph_id: str, records: Iterable[Record]) -> list[tuple[Record, Example, int]]:
+    """Simulate the records of one graph. Returns each with its example and its weights' bytes."""
+    spec = read_graph(corpus, graph_id)
+    made = []
+    for record in records:
+        run, device = RunSpec(**record["run"]), DeviceSpec(**record["device"])
+        prior = simulate(spec, record["plan"], run, device)
+        made.append((record, make_example(spec, record["plan"], prior, run, device), prior.parameters_bytes))
+    return made
+
+
+def assemble(rows: Sequence[tuple[Record, Example, int]], data_sha256: str) -> Dataset:
+    """Build the dataset of simulated records, ordered by key."""
+    rows = sorted(rows, key=lambda row: row[0]["key"])
+    records = [record for record, _, _ in rows]
+    return Dataset(
+        keys=[record["key"] for record in records],
+        architectures=[record["architecture"] for record in records],
+        examples=[example for _, example, _ in rows],
+        measured_PQ=np.array([measured_bytes(record) for record in records]),
+        weights_bytes_P=np.array([weights for _, _, weights in rows], dtype=float),
+        step_seconds_P=np.array([record.get("step_seconds") or np.nan for record in records], dtype=float),
+        workloads=[orjson.dumps(record["case"], option=orjson.OPT_SORT_KEYS).decode() for record in records],
+        data_sha256=data_sha256,
+        created=max(str(record.get("measured_at", "")) for record in records),
+    )
+
+
+def measured_bytes(record: Record) -> list[float]:
+    """Return the Q labels of a record, NaN where there is none.
+
+    A warm compile cache leaves out what compiling takes: cold and warm first steps never mix, and the cold ones count.
+    """
+    warm = record["cache"] == "warm" and not record["plan"].startswith("eager")
+    labels = []
+    for quantity in QUANTITIES:
+        value = record["measured"].get(f"{quantity}_bytes")
+        labels.append(float("nan") if value is None or (warm and quantity.startswith("first")) else float(value))
+    return labels
+
+
+def corpus_sha256(records: Iterable[Record]) -> str:
+    """Return the hash of the records, whatever their order. Graphs are named by their own hash in them."""
+    lines = sorted(orjson.dumps(dict(record), option=orjson.OPT_SORT_KEYS) for record in records)
+    return hashlib.sha256(b"\n".join(lines)).hexdigest()
+
+
+def _code_sha256() -> str:
+    """Return the hash of the code and data that turn a graph into an example."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted([*root.glob("featurizer/*.*"), *root.glob("models/*.py"), Path(__file__)]):
+        if path.is_file():
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()

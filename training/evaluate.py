@@ -1,0 +1,184 @@
+"""Judge the pair on architectures it never saw: the whole of it, bounds included, refitted for each fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import joblib
+import numpy as np
+from numpy.typing import NDArray
+
+from peakcast.featurizer.vocabulary import QUANTITIES
+from peakcast.models.example import Floats
+from peakcast.training.dataset import Dataset
+from peakcast.training.fit import FitSettings, fit_pair
+
+# The rule of thumb of training with Adam: weights, gradients and two moments.
+WEIGHTS_RULE = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOut:
+    """Predictions for every record by a pair that never saw its architecture. P records, Q quantities."""
+
+    data: Dataset
+    folds_P: NDArray[np.int64]
+    expected_PQ: Floats
+    upper_PQ: Floats
+    confidence_P: Sequence[str]
+    extended_P: Sequence[bool]
+    risk: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Errors of one method over some records. Percent of the measured bytes."""
+
+    n: int
+    median_percent: float
+    mean_percent: float
+    p95_percent: float
+    under_predicted_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: a set of records and a quantity under the three methods, and the pair's bound."""
+
+    label: str
+    quantity: str
+    pair: Score
+    prior: Score
+    weights_rule: Score
+    covered_percent: float
+    slack_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """One of the records predicted worst."""
+
+    key: str
+    architecture: str
+    plan: str
+    task: str
+    measured_bytes: int
+    expected_bytes: int
+    prior_bytes: int
+    error_percent: float
+    confidence: str
+
+
+def cross_validate(
+    data: Dataset, *, folds: int = 5, risk: float = 0.05, settings: FitSettings | None = None, jobs: int = 2
+) -> HeldOut:
+    """Refit on all folds but one, predict that one; over `jobs` processes."""
+    settings = settings or FitSettings()
+    # Another seed than the inner folds': outer and inner splits must not line up.
+    fold_P = data.folds(folds, settings.seed + 1)
+    parts = joblib.Parallel(n_jobs=jobs)(
+        joblib.delayed(_fold)(data, fold_P == fold, risk, replace(settings, seed=settings.seed + fold))
+        for fold in range(folds)
+    )
+    expected, upper = np.empty_like(data.measured_PQ), np.empty_like(data.measured_PQ)
+    confidence, extended = [""] * len(data), [False] * len(data)
+    for index, forecast in parts:
+        expected[index], upper[index] = forecast.expected_PQ, forecast.upper_PQ
+        for place, row in enumerate(index):
+            confidence[row], extended[row] = forecast.confidence[place], forecast.extended[place]
+    return HeldOut(data, fold_P, expected, upper, confidence, extended, risk)
+
+
+def _fold(data: Dataset, held: NDArray[np.bool_], risk: float, settings: FitSettings) -> tuple[NDArray[np.int64], Any]:
+    predictor = fit_pair(data.take(np.flatnonzero(~held)), settings)
+    index = np.flatnonzero(held)
+    return index, predictor.forecast(data.take(index).examples, risk)
+
+
+def score(expected: Floats, measured: Floats) -> Score:
+    """Return the errors of expectations, all measured."""
+    if not len(measured):
+        return Score(0, *[float("nan")] * 4)
+    signed = expected / measured - 1.0
+    error = np.abs(signed) * 100.0
+    return Score(
+        n=len(measured),
+        median_percent=float(np.median(error)),
+        mean_percent=float(error.mean()),
+        p95_percent=float(np.percentile(error, 95)),
+        under_predicted_percent=float((signed < 0).mean() * 100.0),
+    )
+
+
+def table(held: HeldOut) -> list[Row]:
+    """Return the lines: steady_allocated by plan and task, eager and inductor together, then every other quantity."""
+    plans, tasks = held.data.plans, [example.task for example in held.data.examples]
+
+    def where(test: Callable[[str, str], bool]) -> NDArray[np.bool_]:
+        return np.array([test(plan, task) for plan, task in zip(plans, tasks, strict=True)])
+
+    rows = []
+    for plan, task in sorted(set(zip(plans, tasks, strict=True))):
+        chosen = where(lambda p, t, plan=plan, task=task: (p, t) == (plan, task))  # type: ignore[misc]
+        rows.append(_row(held, chosen, 0, f"{plan}, {task}"))
+    rows.append(_row(held, where(lambda p, _: p == "eager"), 0, "eager"))
+    rows.append(_row(held, where(lambda p, _: p == "inductor"), 0, "inductor"))
+    both = where(lambda p, _: p in {"eager", "inductor"})
+    everything = np.ones(len(plans), dtype=bool)
+    for column in range(len(QUANTITIES)):
+        rows.append(_row(held, both, column, "eager and inductor"))
+        rows.append(_row(held, everything, column, "all plans"))
+    return [row for row in rows if row.pair.n]
+
+
+def _row(held: HeldOut, chosen: NDArray[np.bool_], column: int, label: str) -> Row:
+    index = np.flatnonzero(chosen & np.isfinite(held.data.measured_PQ[:, column]))
+    measured = held.data.measured_PQ[index, column]
+    upper = held.upper_PQ[index, column]
+    return Row(
+        label=label,
+        quantity=QUANTITIES[column],
+        pair=score(held.expected_PQ[index, column], measured),
+        prior=score(held.data.priors[index, column], measured),
+        weights_rule=score(WEIGHTS_RULE * held.data.weights_bytes_P[index], measured),
+        covered_percent=float((measured <= upper).mean() * 100.0) if len(index) else float("nan"),
+        slack_percent=float((upper / measured - 1.0).mean() * 100.0) if len(index) else float("nan"),
+    )
+
+
+def worst(held: HeldOut, count: int = 20) -> list[Worst]:
+    """Return the records whose steady_allocated is furthest off, worst first."""
+    measured, expected = held.data.measured_PQ[:, 0], held.expected_PQ[:, 0]
+    error = np.nan_to_num((expected / measured - 1.0) * 100.0)
+    return [
+        Worst(
+            key=held.data.keys[row],
+            architecture=held.data.architectures[row],
+            plan=held.data.examples[row].plan,
+            task=held.data.examples[row].task,
+            measured_bytes=round(float(measured[row])),
+            expected_bytes=round(float(expected[row])),
+            prior_bytes=round(float(held.data.priors[row, 0])),
+            error_percent=float(error[row]),
+            confidence=held.confidence_P[row],
+        )
+        for row in np.argsort(-np.abs(error), kind="stable")[:count]
+    ]
+
+
+def summary(held: HeldOut) -> dict[str, Any]:
+    """Return everything the report shows, as plain JSON values."""
+    names, counts = np.unique(np.array(held.confidence_P), return_counts=True)
+    return {
+        "records": len(held.data),
+        "architectures": len(set(held.data.architectures)),
+        "folds": int(held.folds_P.max()) + 1,
+        "risk": held.risk,
+        "data_sha256": held.data.data_sha256,
+        "tail_bounds": int(sum(held.extended_P)),
+        "confidence": dict(zip(names.tolist(), counts.tolist(), strict=True)),
+        "rows": [asdict(row) for row in table(held)],
+        "worst": [asdict(record) for record in worst(held)],
+    }

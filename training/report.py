@@ -1,0 +1,152 @@
+"""The accuracy report: a table for the terminal, docs/ACCURACY.md with its JSON, and a plot of the errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from peakcast.featurizer.vocabulary import QUANTITIES
+from peakcast.training.evaluate import HeldOut, summary
+
+_HEADERS = (
+    "records",
+    "quantity",
+    "n",
+    "median",
+    "mean",
+    "95th",
+    "under",
+    "covered",
+    "slack",
+    "prior median",
+    "prior mean",
+)
+_HEADERS_TEXT = (*_HEADERS, "4 x weights median")
+
+_INTRODUCTION = (
+    "Made by `peakcast evaluate`. {records} records measured on a GPU, of {architectures} architectures (implementing "
+    "classes), in {folds} folds: no architecture is on both sides of a split; LSTM, trees, shrinkage and bounds are "
+    "refitted for each fold."
+)
+_LEGEND = (
+    "Errors are in percent of the measured bytes: median, mean and 95th percentile of the absolute error, the share "
+    "predicted below the truth, the share of truths within the upper bound at risk {risk:g} (it should be at least "
+    "{promised:g} %), and how far that bound lies above the truth on average. *Prior* is the simulation alone."
+)
+_CONFIDENCE = (
+    "Confidence of the answers: {counts}. For {tail} of the records the bound of `required` rests on the assumption "
+    "about tails in docs/MODELS.md (too few architectures measured for that risk), for the others on the data alone."
+)
+
+
+def print_table(console: Console, found: dict[str, Any]) -> None:
+    """Print the table for people."""
+    shown = Table(title=f"held out by architecture, {found['records']} records, bound at risk {found['risk']:g}")
+    for header in _HEADERS:
+        shown.add_column(header, justify="left" if header in {"records", "quantity"} else "right")
+    for row in found["rows"]:
+        shown.add_row(*_cells(row)[: len(_HEADERS)])
+    console.print(shown)
+
+
+def write_report(held: HeldOut, folder: Path) -> dict[str, Any]:
+    """Write ACCURACY.md, accuracy.json and accuracy.png into a folder. Returns what they show."""
+    found = summary(held)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "accuracy.json").write_bytes(
+        orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
+    )
+    (folder / "ACCURACY.md").write_text(markdown(found), encoding="utf-8")
+    plot(held, folder / "accuracy.png")
+    return found
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """Return the text of ACCURACY.md."""
+    lines = [
+        "# Accuracy on architectures the pair never saw",
+        "",
+        _INTRODUCTION.format(**found),
+        "",
+        _LEGEND.format(risk=found["risk"], promised=100 * (1 - found["risk"])),
+        "",
+        "| " + " | ".join(_HEADERS_TEXT) + " |",
+        "|" + "|".join("---" if header in {"records", "quantity"} else "---:" for header in _HEADERS_TEXT) + "|",
+        *("| " + " | ".join(_cells(row)) + " |" for row in found["rows"]),
+        "",
+        _CONFIDENCE.format(
+            counts=", ".join(f"{name} {count}" for name, count in found["confidence"].items()),
+            tail=found["tail_bounds"],
+        ),
+        "",
+        "![Error distribution](accuracy.png)",
+        "",
+        "## The twenty worst",
+        "",
+        "Steady allocated bytes, in MiB.",
+        "",
+        "| record | architecture | plan | task | measured | expected | prior | error | confidence |",
+        "|---|---|---|---|---:|---:|---:|---:|---|",
+        *(_worst_line(record) for record in found["worst"]),
+        "",
+        f"Corpus sha256 `{found['data_sha256']}`.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _worst_line(record: dict[str, Any]) -> str:
+    sizes = " | ".join(f"{record[f'{name}_bytes'] / 2**20:,.0f}" for name in ("measured", "expected", "prior"))
+    return (
+        f"| {record['key']} | {record['architecture']} | {record['plan']} | {record['task']} | {sizes} | "
+        f"{record['error_percent']:+.1f} % | {record['confidence']} |"
+    )
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    pair, prior, rule = row["pair"], row["prior"], row["weights_rule"]
+    return [
+        row["label"],
+        row["quantity"],
+        str(pair["n"]),
+        f"{pair['median_percent']:.2f} %",
+        f"{pair['mean_percent']:.2f} %",
+        f"{pair['p95_percent']:.1f} %",
+        f"{pair['under_predicted_percent']:.0f} %",
+        f"{row['covered_percent']:.1f} %",
+        f"{row['slack_percent']:.1f} %",
+        f"{prior['median_percent']:.2f} %",
+        f"{prior['mean_percent']:.2f} %",
+        f"{rule['median_percent']:.0f} %",
+    ]
+
+
+def plot(held: HeldOut, path: Path) -> None:
+    """Draw the share of records within an error, for the pair and the prior, one panel a quantity."""
+    # Object interface: no global state, no display needed.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    measured = held.data.measured_PQ
+    columns = [column for column in range(len(QUANTITIES)) if np.isfinite(measured[:, column]).any()]
+    figure = Figure(figsize=(3.2 * len(columns), 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, column in enumerate(columns):
+        axes = figure.add_subplot(1, len(columns), place + 1)
+        rows = np.isfinite(measured[:, column])
+        for name, expected in (("pair", held.expected_PQ), ("simulation alone", held.data.priors)):
+            error = np.sort(np.abs(expected[rows, column] / measured[rows, column] - 1.0) * 100.0)
+            axes.step(np.maximum(error, 1e-2), np.arange(1, len(error) + 1) / len(error), where="post", label=name)
+        axes.set_xscale("log")
+        axes.set_xlabel("absolute error, %")
+        axes.set_ylabel("share of records" if place == 0 else "")
+        axes.set_title(QUANTITIES[column], fontsize=10)
+        axes.grid(visible=True, which="major", alpha=0.3)
+    figure.axes[0].legend(loc="lower right", fontsize=8)
+    # No software name and date in the file: the same errors draw the same bytes.
+    figure.savefig(path, dpi=100, metadata={"Software": None})
