@@ -10,12 +10,41 @@ import sys
 import tarfile
 import venv
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from email import message_from_bytes
+from functools import lru_cache
+from importlib.metadata import distribution, requires
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+Install: TypeAlias = "Callable[[str], Environment]"
 
 FOLDERS = ("client", "featurizer", "models", "service", "training")
+
+
+def _requirements(wheel: Path, extra: str) -> set[str]:
+    """Return the names of everything an install of the wheel with `extra` ("" for none) brings, however deep."""
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+        own = message_from_bytes(opened.read(name)).get_all("Requires-Dist", [])
+    found: set[str] = set()
+    waiting = [(text, extra) for text in own]
+    while waiting:
+        text, wanted = waiting.pop()
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": wanted}):
+            continue
+        name = canonicalize_name(requirement.name)
+        deeper = own if name == "peakcast" else requires(name) or []
+        waiting += [(line, deep) for deep in requirement.extras or {""} for line in deeper if name not in found]
+        if name != "peakcast":
+            found.add(name)
+    return found
 
 
 @dataclass(frozen=True)
@@ -25,15 +54,17 @@ class Environment:
     folder: Path
 
     @classmethod
-    def create(cls, folder: Path) -> Environment:
-        """Make a venv that sees this interpreter's packages, but no peakcast."""
+    def create(cls, folder: Path, requirements: set[str]) -> Environment:
+        """Make a venv that sees these packages, and no peakcast."""
         venv.create(folder, with_pip=False, symlinks=True)
         (site,) = folder.glob("lib/python3*/site-packages")
         borrowed = folder / "borrowed"
         borrowed.mkdir()
-        for source in Path(pytest.__file__).parents[1].iterdir():
-            if "peakcast" not in source.name and source.suffix != ".pth":
-                (borrowed / source.name).symlink_to(source)
+        for name in requirements:
+            of_package = distribution(name)
+            for top in {file.parts[0] for file in of_package.files or ()} - {"..", "__pycache__", "bin"}:
+                if not (borrowed / top).exists():
+                    (borrowed / top).symlink_to(Path(str(of_package.locate_file(top))))
         (site / "borrowed.pth").write_text(f"{borrowed}\n")
         return cls(folder)
 
@@ -104,11 +135,22 @@ def sdist(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """Install the wheel into a venv of its own."""
-    environment = Environment.create(tmp_path_factory.mktemp("installed"))
-    environment.install(str(wheel))
-    return environment
+def install(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Install:
+    """Give a function that installs the wheel with one extra, "" for none, into a venv of its own."""
+
+    @lru_cache
+    def made(extra: str) -> Environment:
+        environment = Environment.create(tmp_path_factory.mktemp("installed"), _requirements(wheel, extra))
+        environment.install(str(wheel))
+        return environment
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def graph(data: Path) -> Path:
+    """Give the smallest committed graph."""
+    return min(data.rglob("*.json.xz"), key=lambda path: path.stat().st_size)
 
 
 def _files(tree: Path, *patterns: str) -> set[str]:
@@ -122,11 +164,10 @@ def _contents(wheel: Path) -> dict[str, bytes]:
 
 def test_the_wheel_holds_every_module_and_what_they_read(tree: Path, wheel: Path) -> None:
     """Nothing a folder holds is lost on the way through the links."""
-    modules = _files(tree, *(f"{folder}/**/*.py" for folder in FOLDERS)) | _files(tree / "src" / "peakcast", "*.py")
-    data = _files(tree, "featurizer/op_embedding*", "featurizer/capture/*.cpp", "models/pretrained/**/*")
-    data |= _files(tree, "service/web/**/*") | {"py.typed"}
-    assert {"featurizer/spec.py", "__init__.py", "cli.py"} <= modules
-    assert (modules | data) - {name.removeprefix("peakcast/") for name in _contents(wheel)} == set()
+    held = _files(tree / "src" / "peakcast", "*") | _files(tree, *(f"{folder}/**/*" for folder in FOLDERS))
+    wanted = {name for name in held if not name.startswith("training/corpus/") and not name.endswith(".md")}
+    assert {"__init__.py", "cli.py", "py.typed", "featurizer/spec.py", "featurizer/capture/fakecuda.cpp"} <= wanted
+    assert wanted - {name.removeprefix("peakcast/") for name in _contents(wheel)} == set()
 
 
 def test_the_wheel_installs_only_peakcast(wheel: Path) -> None:
@@ -153,28 +194,59 @@ def test_the_sdist_carries_corpus_tests_and_docs(tree: Path, sdist: Path) -> Non
     assert wanted - _files(sdist, "**/*") == set()
 
 
-def test_an_editable_install_follows_the_links(tree: Path, tmp_path: Path) -> None:
+def test_an_editable_install_follows_the_links(tree: Path, wheel: Path, tmp_path: Path) -> None:
     """An editable install imports every folder from the tree itself."""
-    environment = Environment.create(tmp_path / "editable")
+    environment = Environment.create(tmp_path / "editable", _requirements(wheel, "") | {"setuptools"})
     environment.install("--editable", str(tree))
     assert environment.where_peakcast_is() == tree / "src" / "peakcast" / "__init__.py"
 
 
-def test_the_installed_wheel_runs_its_command_line(installed: Environment) -> None:
-    """The console script of a wheel install answers, from the wheel and not from the sources."""
-    assert installed.folder in installed.where_peakcast_is().parents
-    said = installed.run("peakcast", "--help")
+def test_the_base_install_runs_its_command_line(install: Install) -> None:
+    """Without any extra the console script answers, from the wheel and not from the sources."""
+    base = install("")
+    assert base.folder in base.where_peakcast_is().parents
+    said = base.run("peakcast", "--help")
     assert said.returncode == 0, said.stderr
     for command in ("capture", "predict", "serve", "collect", "train", "evaluate"):
         assert command in said.stdout
-    assert installed.run("python", "-m", "peakcast", "--help").stdout == said.stdout
+    assert base.run("python", "-m", "peakcast", "--help").stdout == said.stdout
 
 
-def test_the_installed_wheel_predicts(installed: Environment, data: Path) -> None:
-    """A wheel install predicts a committed graph with the predictor it ships."""
-    graph = min(data.rglob("*.json.xz"), key=lambda path: path.stat().st_size)
-    said = installed.run("peakcast", "predict", str(graph), "--plans", "eager", "--json")
+@pytest.mark.parametrize(
+    ("command", "extra"), [("predict", "local"), ("serve", "serve"), ("train", "train"), ("evaluate", "train")]
+)
+def test_the_base_install_names_the_extra_it_misses(command: str, extra: str, install: Install, graph: Path) -> None:
+    """A command whose packages are not installed says in a line which extra brings them."""
+    arguments = [str(graph)] if command == "predict" else []
+    said = install("").run("peakcast", command, *arguments)
+    assert said.returncode == 1
+    assert f"peakcast[{extra}]" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_the_base_install_asks_a_server(install: Install, graph: Path) -> None:
+    """Asking a service needs no extra; one that does not answer is a plain error."""
+    # Port 9 is `discard`: nothing listens.
+    said = install("").run(
+        "peakcast", "predict", str(graph), "--server", "http://127.0.0.1:9", "--timeout", "1", "--plans", "eager"
+    )
+    assert said.returncode == 1
+    assert "127.0.0.1:9" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_the_wheel_predicts_with_the_model_it_ships(install: Install, graph: Path) -> None:
+    """With the `local` extra alone a wheel install predicts a committed graph."""
+    said = install("local").run("peakcast", "predict", str(graph), "--plans", "eager", "--json")
     assert said.returncode == 0, said.stderr
     (plan,) = json.loads(said.stdout)["plans"]
     assert plan["plan"] == "eager"
     assert 0 < plan["steady_allocated"]["expected_bytes"] <= plan["steady_allocated"]["upper_bytes"]
+
+
+def test_the_serve_extra_is_all_a_service_needs(install: Install) -> None:
+    """With the `serve` extra alone the app is made, its routes there."""
+    code = "from peakcast.service.app import create_app\nprint(sorted(create_app().openapi()['paths']))"
+    said = install("serve").run("python", "-c", code)
+    assert said.returncode == 0, said.stderr
+    assert "/predict" in said.stdout
