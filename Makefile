@@ -27,6 +27,7 @@ venv: $(STAMP) ## make .venv with the pinned versions
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "peakcast needs Python 3.11 or newer with venv: install python3.11 python3.11-venv, or set PYTHON=" >&2; exit 1; }
 	@command -v g++ >/dev/null || { echo "peakcast builds a small shim with g++ when it captures a graph: install g++" >&2; exit 1; }
+	@echo "installing the pinned versions into $(VENV): a few minutes and 2.5 GB the first time"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(TORCH) triton transformers pillow pyyaml \
@@ -71,8 +72,8 @@ train: $(STAMP) ## fit the predictor from the corpus
 	$(BIN)/peakcast train $(ARGS)
 
 .PHONY: evaluate
-evaluate: $(STAMP) ## the accuracy table, held out by architecture
-	$(BIN)/peakcast evaluate $(ARGS)
+evaluate: $(STAMP) ## make docs/ACCURACY.md, held out by architecture
+	$(BIN)/peakcast evaluate --output docs $(ARGS)
 
 .PHONY: clean
 clean: ## remove caches and builds, keep the venv
