@@ -77,10 +77,10 @@ def measure(
     torch.set_float32_matmul_precision("high")
     torch._dynamo.reset()
     clean()
-    before = torch.cuda.memory_stats()
+    retries_before = _retries()
     probe = _Probe(before_bytes=torch.cuda.memory_allocated())
     with contextlib.ExitStack() as stack:
-        if cold:
+        if cold and not plan.startswith("eager"):
             stack.enter_context(_fresh_cache())
         try:
             probe.run(factory, plan, bisect=bisect)
@@ -90,7 +90,7 @@ def measure(
                 raise
             probe.message = _first_line(error)
     del stack
-    found = probe.result(before, cold=cold)
+    found = probe.result(retries_before, cold=cold)
     torch._dynamo.reset()
     clean()
     return found
@@ -131,6 +131,7 @@ class _Probe:
         self.measured: dict[str, int] = {"base_bytes": before_bytes}
         self.message = ""
         self.first_s = self.step_s = 0.0
+        self.retries = 0
         self.finished = False
 
     def run(self, factory: Callable[[], Workload], plan: str, *, bisect: bool) -> None:
@@ -148,6 +149,7 @@ class _Probe:
             self._read_peaks("steady")
             self.measured["after_step_allocated_bytes"] = torch.cuda.memory_allocated()
             self._read_pinned()
+            self.retries = _retries()
             self.finished = True
             if bisect and self.step_s < _SLOWEST_STEP_TO_BISECT_S:
                 self._read_required(workload)
@@ -189,8 +191,7 @@ class _Probe:
         if found is not None:
             self.measured["required_bytes"] = found
 
-    def result(self, before: dict[str, Any], *, cold: bool) -> Measured:
-        after = torch.cuda.memory_stats()
+    def result(self, retries_before: int, *, cold: bool) -> Measured:
         if not self.finished:
             self._read_peaks("reached")
         return Measured(
@@ -200,10 +201,8 @@ class _Probe:
             compile_seconds=max(0.0, self.first_s - self.step_s) if self.finished else 0.0,
             first_step_seconds=self.first_s,
             step_seconds=self.step_s,
-            # Failed probes of the bisection retry by design; those before it would change what was read.
-            alloc_retries=0
-            if "required_bytes" in self.measured
-            else int(after.get("num_alloc_retries", 0)) - int(before.get("num_alloc_retries", 0)),
+            # Read before a bisection, whose failing probes retry by design.
+            alloc_retries=(self.retries if self.finished else _retries()) - retries_before,
             message=self.message,
         )
 
@@ -221,10 +220,14 @@ def _fresh_cache() -> Iterator[None]:
     """Give inductor, and its memory of earlier compiles in this process, a fresh start for the time of the block."""
     from torch._inductor import utils
 
-    # Renamed in torch 2.9; both clear the caches in memory and put TORCHINDUCTOR_CACHE_DIR into a folder of their own.
+    # The name before torch 2.8 was the longer one; both clear the caches in memory and put TORCHINDUCTOR_CACHE_DIR into a folder of their own.
     fresh = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
     with tempfile.TemporaryDirectory(prefix="peakcast-", ignore_cleanup_errors=True) as folder, fresh(dir=folder):
         yield
+
+
+def _retries() -> int:
+    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,187 @@
+"""What to measure, and in which order: cases of the zoo under plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+from peakcast.training.zoo import Case, Entry, entries
+from peakcast.training.zoo.seed import ENTRIES as SEED_ENTRIES
+
+# Configurations of the seed that are measured again: one for each family and precision, compiled quickly.
+_RECHECKS: Final = (
+    ("resnet18", 64, "bfloat16"),
+    ("vgg16", 64, "none"),
+    ("squeezenet1_1", 256, "bfloat16"),
+    ("vit_b_16", 8, "none"),
+    ("deit_small", 128, "bfloat16"),
+    ("resmlp_12", 16, "none"),
+    ("unet32", 16, "bfloat16"),
+    ("mlp4096", 4096, "bfloat16"),
+    ("attn_manual", 32, "none"),
+    ("gcn", 1, "none"),
+    ("gpt2_small", 8, "bfloat16"),
+    ("bert_base", 8, "none"),
+    ("t5_small", 4, "none"),
+    ("opt_125m", 12, "bfloat16"),
+    ("whisper_tiny_enc", 4, "none"),
+)
+_UNKNOWN_BYTES: Final = 9 << 30
+# Import, build, four steps and the bisection of an eager record; then what compiling adds for each distinct operator
+# and shape (0.15 to 0.3 s in the first measurements, without parallel compilation).
+_EAGER_S: Final = 10.0
+_COMPILE_S_PER_OPERATOR: Final = 0.25
+_DEFAULT_OPERATORS: Final = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One record to make: a case under a plan. `alone` asks for a card that no other job uses at the time."""
+
+    case: Case
+    plan: str
+    bisect: bool = True
+    alone: bool = False
+
+    @property
+    def key(self) -> str:
+        """Name the record: case and plan."""
+        return f"{self.case.key}|{self.plan}"
+
+    @property
+    def expected_bytes(self) -> int:
+        """Roughly the peak, from a trace on fake tensors: enough to keep the sum on a shared card in bounds."""
+        peaks = _expected().get(self.case.model, {}).get("peak_bytes", {})
+        return int(peaks.get(str(self.case.batch), _UNKNOWN_BYTES) * 1.15)
+
+    @property
+    def expected_seconds(self) -> float:
+        """Roughly the time it takes, mostly the compiler's."""
+        if self.plan.startswith("eager"):
+            return _EAGER_S
+        operators = _expected().get(self.case.model, {}).get("operators", _DEFAULT_OPERATORS)
+        share = 0.4 if self.case.task == "inference" else 1.0
+        tuned = 4.0 if self.plan == "inductor:max-autotune" else 1.0
+        return _EAGER_S + float(operators) * _COMPILE_S_PER_OPERATOR * share * tuned
+
+    def on_its_own(self) -> Job:
+        """Give the same job, to be run while nothing else uses the card."""
+        return replace(self, alone=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the fields as JSON values."""
+        return {"case": self.case.to_dict(), "plan": self.plan, "bisect": self.bisect, "alone": self.alone}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Job:
+        """Read what `to_dict` wrote."""
+        return cls(Case.from_dict(fields["case"]), fields["plan"], bisect=fields["bisect"], alone=fields["alone"])
+
+
+@cache
+def _expected() -> dict[str, Any]:
+    file = resources.files("peakcast.training.zoo").joinpath("expected.json")
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def plan_jobs(models: Iterable[str] | None = None, plans: Iterable[str] | None = None) -> list[Job]:
+    """List all jobs in the order in which they are worth measuring, each key once.
+
+    First configurations that have been measured before, which show whether the machine agrees. Then every model eager:
+    two batches in two precisions, inference. Then compiled, models that compile quickly first; then budgets, other
+    optimizers and loops, block-wise plans.
+
+    Raises:
+        KeyError: if a model is not in the zoo.
+    """
+    known = entries()
+    chosen = list(known) if models is None else list(models)
+    for model in chosen:
+        if model not in known:
+            raise KeyError(f"no model {model!r} in the zoo: `peakcast collect --list` shows them")
+    wanted = None if plans is None else set(plans)
+    found: dict[str, Job] = {}
+    for job in _in_order([known[model] for model in chosen]):
+        if wanted is None or job.plan in wanted:
+            found.setdefault(job.key, job)
+    return list(found.values())
+
+
+def _in_order(chosen: list[Entry]) -> Iterator[Job]:
+    names = {one.name for one in chosen}
+    rechecks = [Case(model, batch, autocast) for model, batch, autocast in _RECHECKS if model in names]  # type: ignore[arg-type]
+    yield from (Job(case, "eager") for case in rechecks)
+    yield from (Job(case, "inductor") for case in rechecks)
+    seed = {one.name for one in SEED_ENTRIES}
+    fresh = [one for one in chosen if one.name not in seed]
+    quick = sorted(fresh, key=lambda one: Job(_largest(one), "inductor").expected_seconds)
+    yield from _eager(fresh)
+    yield from (Job(_largest(one), "inductor") for one in quick)
+    yield from (Job(_inference(one), "inductor") for one in quick)
+    yield from _variants(fresh)
+    yield from (Job(_small(one), "inductor") for one in quick)
+    yield from (Job(_largest(one), "inductor:budget=0.5") for one in quick)
+    yield from (Job(_largest(one), "hybrid") for one in quick if one.kind in _BLOCKY)
+    yield from (Job(_largest(one), "inductor:reduce-overhead") for one in quick[:30])
+    yield from (Job(_largest(one), "inductor:max-autotune") for one in quick[:8])
+    yield from _eager([one for one in chosen if one.name in seed])
+    yield from _variants([one for one in chosen if one.name in seed])
+
+
+_BLOCKY: Final = frozenset({"decoder", "encoder", "encoder-decoder", "lm", "vit", "mixer", "transformer", "audio"})
+
+
+def _parity(one: Entry) -> int:
+    """Alternate over models: which one is compiled in which precision."""
+    return sum(one.name.encode()) % 2
+
+
+def _largest(one: Entry) -> Case:
+    return Case(one.name, one.batches[-1], "bfloat16" if _parity(one) else "none")
+
+
+def _small(one: Entry) -> Case:
+    return Case(one.name, one.batches[0], "none" if _parity(one) else "bfloat16")
+
+
+def _inference(one: Entry) -> Case:
+    return Case(one.name, one.batches[-1], "none" if _parity(one) else "bfloat16", "inference", None)
+
+
+def _eager(chosen: list[Entry]) -> Iterator[Job]:
+    """Breadth first: one record of every model before the second of any."""
+    yield from (Job(_largest(one), "eager") for one in chosen)
+    yield from (Job(_inference(one), "eager") for one in chosen)
+    yield from (Job(_small(one), "eager") for one in chosen)
+    for one in chosen:
+        for batch in dict.fromkeys((one.batches[0], one.batches[-1])):
+            yield Job(Case(one.name, batch, "none"), "eager")
+            yield Job(Case(one.name, batch, "bfloat16"), "eager")
+
+
+_OPTIMIZERS: Final = (
+    ("adamw", "fused", "standard"),
+    ("sgd", None, "standard"),
+    ("adamw", "loop", "standard"),
+    ("sgd_momentum", None, "standard"),
+    ("adafactor", None, "standard"),
+    ("adamw", None, "clip"),
+    ("adamw", None, "accumulate"),
+)
+
+
+def _variants(chosen: list[Entry]) -> Iterator[Job]:
+    """Other optimizers and loops on every model in turn, each model with two of them, and checkpointed blocks."""
+    for i, one in enumerate(chosen):
+        for shift in (0, 3):
+            optimizer, implementation, loop = _OPTIMIZERS[(i + shift) % len(_OPTIMIZERS)]
+            base = _small(one) if loop == "accumulate" else _largest(one)
+            case = replace(base, optimizer=optimizer, implementation=implementation, loop=loop)  # type: ignore[arg-type]
+            yield Job(case, "eager")
+        if one.kind in _BLOCKY:
+            yield Job(_largest(one), "eager:checkpoint")
