@@ -73,9 +73,9 @@ def required_bytes(sizes_bytes: Int64, events: Int32 | Sequence[int], config: Al
 
     free_run = attempt(None)
     return smallest_limit_bytes(
-        lambda limit_bytes: attempt(limit_bytes).peak_reserved_bytes,
+        lambda limit_bytes: attempt(limit_bytes).unfelt_limit_bytes,
         low_bytes=free_run.peak_allocated_bytes,
-        high_bytes=free_run.peak_reserved_bytes,
+        high_bytes=free_run.unfelt_limit_bytes,
     )
 
 
@@ -84,9 +84,9 @@ def smallest_limit_bytes(
 ) -> int:
     """Bisect for the smallest limit under which `attempt` succeeds, a multiple of `granularity_bytes`.
 
-    `attempt(limit_bytes)` returns the bytes it reserved at its peak, or raises OutOfLimitError. No limit under
-    `low_bytes` can succeed and `high_bytes` is known to. Success is not strictly monotone in the limit (another
-    limit gives blocks back at other moments); the answer is one that was tried, with the next smaller one failing.
+    `attempt(limit_bytes)` returns `CachingAllocator.unfelt_limit_bytes`, or raises OutOfLimitError. Limits under
+    `low_bytes` are not looked at and `high_bytes` is known to succeed. Success is not strictly monotone in the limit
+    (another limit gives blocks back at other moments): the answer succeeds, and the next smaller one fails.
     """
     low, high = -(-low_bytes // granularity_bytes), -(-high_bytes // granularity_bytes)
     while low < high:

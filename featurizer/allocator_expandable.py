@@ -141,7 +141,9 @@ class _Range:
 class ExpandableAllocator(CachingAllocator):
     """As CachingAllocator, but each pool is one segment that grows by pages (2 MiB small, 20 MiB large).
 
-    Every block is split down to 512 bytes, so allocated bytes are the rounded sizes alone.
+    Every block is split down to 512 bytes, so allocated bytes are the rounded sizes alone. A limit is tested as torch
+    tests a memory fraction: against a whole new segment, whatever is mapped in the end. So a run can need more than it
+    reserves, or pass its limit by part of a page.
     """
 
     def __init__(self, config: AllocatorConfig, *, limit_bytes: int | None = None) -> None:
@@ -184,13 +186,14 @@ class ExpandableAllocator(CachingAllocator):
             self._peak_allocated, self.peak_tensor = self._allocated, tensor
 
     def _grow(self, pool: _Range, size: int) -> int:
-        """Map pages. As in torch, the limit is tested against a whole segment, whatever is mapped in the end."""
+        """Map pages for a block of `size` and return its start."""
         wanted = segment_units(size)
         if self._reserved + wanted > self._limit:
             self._reserved -= self._large.unmap_free_pages() + self._small.unmap_free_pages()
             self.driver_calls += 1
         if self._reserved + wanted > self._limit:
             raise OutOfLimitError(f"no room to map {wanted} units: {self._reserved} reserved, limit {self._limit}")
+        self._asked = max(self._asked, self._reserved + wanted)
         address, mapped = pool.grow(size)
         self._reserved += mapped
         self._peak_reserved = max(self._peak_reserved, self._reserved)

@@ -1,8 +1,8 @@
 """The CUDA caching allocator with segments of fixed size, simulated.
 
 Rules read in torch's `c10/cuda/CUDACachingAllocator.cpp` (native backend, one stream). Everything is counted in units
-of 512 bytes, the allocator's smallest block. Segments get ascending addresses in one made-up address space, with a
-gap between them so that blocks of two segments never look adjacent; a free block is found by its two ends.
+of 512 bytes, the allocator's smallest block. Addresses matter, since of two free blocks of one size the lower is used
+first: segments get them as the driver was seen to hand them out. A free block is found by its two ends.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ _SEGMENT_STEP: Final = 2 * _MIB
 ADDRESS_BITS: Final = 56
 ADDRESS_MASK: Final = (1 << ADDRESS_BITS) - 1
 NOT_HELD: Final = -1
+# Seen on an H200 (driver 580): cudaMalloc goes downwards in chunks of 32 MiB, and a segment that fits into what the
+# chunks of earlier ones left over goes there, lowest address first.
+_CHUNK: Final = 32 * _MIB
+_TOP: Final = 1 << (ADDRESS_BITS - 2)
+
 _UNLIMITED: Final = 1 << 80  # more than any sum of sizes
 
 
@@ -92,9 +97,11 @@ class CachingAllocator:
         self._size_at: dict[int, int] = {}  # start of a free block -> its size
         self._start_before: dict[int, int] = {}  # end of a free block -> its start
         self._segments: dict[int, int] = {}  # start -> size
-        self._next_address = 0
+        self._lowest = _TOP  # driver's address of the lowest chunk
+        self._holes: list[int] = []  # as blocks, but address above size: what chunks have left, by driver's address
         self._allocated = self._peak_allocated = 0
         self._reserved = self._peak_reserved = 0
+        self._asked = 0
         self.driver_calls = 0  # segments taken or given back: none in a step means the next is like it
         self.peak_tensor = NOT_HELD  # whose allocation set the peak
 
@@ -117,6 +124,11 @@ class CachingAllocator:
     def peak_reserved_bytes(self) -> int:
         """The highest `reserved_bytes` since `reset_peaks`."""
         return self._peak_reserved * UNIT_BYTES
+
+    @property
+    def unfelt_limit_bytes(self) -> int:
+        """The smallest limit that would have changed nothing so far; `reset_peaks` leaves it alone."""
+        return self._asked * UNIT_BYTES
 
     def clone(self, *, limit_bytes: int | None = None) -> Self:
         """Return an independent copy of the state, under another limit."""
@@ -236,13 +248,31 @@ class CachingAllocator:
                 f"{size * UNIT_BYTES} bytes do not fit: {self.allocated_bytes} allocated, {self.reserved_bytes} "
                 f"reserved, limit {self._limit * UNIT_BYTES}"
             )
-        address = self._next_address
-        self._next_address += wanted + 1  # the gap
+        # Twice the driver's address: so blocks of neighbouring segments never touch, and the order stays.
+        address = 2 * self._place(wanted)
         self._segments[address] = wanted
         self._reserved += wanted
+        self._asked = max(self._asked, self._reserved)
         self._peak_reserved = max(self._peak_reserved, self._reserved)
         self.driver_calls += 1
         return (wanted << ADDRESS_BITS) | address
+
+    def _place(self, size: int) -> int:
+        """Return the driver's address for a new segment."""
+        for index, hole in enumerate(self._holes):
+            if hole & ADDRESS_MASK >= size:
+                address = hole >> ADDRESS_BITS
+                del self._holes[index]
+                self._add_hole(address + size, (hole & ADDRESS_MASK) - size)
+                return address
+        chunk = -(-size // _CHUNK) * _CHUNK
+        self._lowest -= chunk
+        self._add_hole(self._lowest + size, chunk - size)
+        return self._lowest
+
+    def _add_hole(self, address: int, size: int) -> None:
+        if size:
+            insort(self._holes, (address << ADDRESS_BITS) | size)
 
     def _release_oversized(self, size: int, blocks: list[int]) -> None:
         """Give back the smallest oversize block that would do, or the largest ones until they add up to it."""
@@ -272,5 +302,6 @@ class CachingAllocator:
         address, size = block & ADDRESS_MASK, block >> ADDRESS_BITS
         del blocks[bisect_left(blocks, block)], self._size_at[address], self._start_before[address + size]
         del self._segments[address]
+        self._add_hole(address // 2, size)
         self._reserved -= size
         self.driver_calls += 1

@@ -54,7 +54,7 @@ class Steps:
             after_first.peak_allocated_bytes,
             after_first.peak_reserved_bytes,
             after_first.peak_tensor,
-            *self._run_steady(after_first.clone()),
+            *self._after_steady[1],
         )
 
     @cached_property
@@ -63,28 +63,33 @@ class Steps:
         peaks = self.peaks
         tolerance_bytes = int(peaks.reserved_bytes * REQUIRED_TOLERANCE)
         return smallest_limit_bytes(
-            self.reserved_under,
+            self.run_under,
             low_bytes=max(peaks.first_allocated_bytes, peaks.steady_allocated_bytes),
-            high_bytes=peaks.reserved_bytes,
+            high_bytes=self._after_steady[0].unfelt_limit_bytes,
             granularity_bytes=max(tolerance_bytes // GRANULARITY_BYTES, 1) * GRANULARITY_BYTES,
         )
 
-    def reserved_under(self, limit_bytes: int) -> int:
-        """Run all steps under a limit and return the most they reserved.
+    def run_under(self, limit_bytes: int) -> int:
+        """Run all steps under a limit and return the smallest limit that would have gone the same way.
 
         Raises:
             OutOfLimitError: if they do not fit.
         """
-        if limit_bytes >= self._after_first.peak_reserved_bytes:  # the limit was not felt so far
+        if limit_bytes >= self._after_first.unfelt_limit_bytes:
             allocator = self._after_first.clone(limit_bytes=limit_bytes)
         else:
             allocator = self._run_first(make_allocator(self.config, limit_bytes=limit_bytes))
-        first_bytes = allocator.peak_reserved_bytes
-        return max(first_bytes, self._run_steady(allocator)[1])
+        self._run_steady(allocator)
+        return allocator.unfelt_limit_bytes
 
     @cached_property
     def _after_first(self) -> CachingAllocator:
         return self._run_first(make_allocator(self.config))
+
+    @cached_property
+    def _after_steady(self) -> tuple[CachingAllocator, tuple[int, int, int]]:
+        allocator = self._after_first.clone()
+        return allocator, self._run_steady(allocator)
 
     def _run_first(self, allocator: CachingAllocator) -> CachingAllocator:
         allocator.add(self.first.bytes)
