@@ -140,8 +140,8 @@ class Coverage:
         object.__setattr__(self, "_ops", frozenset(self.ops))
 
     @classmethod
-    def fit(cls, facts: Iterable[Facts]) -> Self:
-        """Collect what was covered."""
+    def fit(cls, facts: Iterable[Facts], *, torch_versions: Iterable[str] = ()) -> Self:
+        """Collect what was covered. `torch_versions` of the labels count beside those the graphs were traced with."""
         facts = list(facts)
         ranges: dict[str, list[float]] = {}
         for fact in facts:
@@ -158,7 +158,7 @@ class Coverage:
             accumulates=sorted({fact.accumulates for fact in facts}),
             allocators=sorted({fact.allocator for fact in facts}),
             devices=sorted({fact.device for fact in facts}),
-            torch=sorted({fact.torch for fact in facts}),
+            torch=sorted({fact.torch for fact in facts} | set(torch_versions)),
         )
 
     def judge(self, facts: Facts) -> tuple[Confidence, tuple[str, ...]]:

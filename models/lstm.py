@@ -6,8 +6,10 @@ run here without it: one loop over at most MAX_STEPS steps, all plans of a reque
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +17,7 @@ import orjson
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from peakcast.featurizer.op_embedding import shipped_embedding
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.example import CHANNELS, CONTEXT_NAMES, Example, Floats, Singles
 
@@ -93,6 +96,7 @@ class SequenceModel:
             "channels": CHANNELS,
             "context": list(CONTEXT_NAMES),
             "quantities": list(QUANTITIES),
+            "op_embedding_sha256": _embedding_sha256(),
         }
         tensors = {name: np.ascontiguousarray(self.tensors[name], np.float32) for name in TENSORS}
         return {"lstm.safetensors": save_tensors(tensors), "lstm.json": orjson.dumps(config)}
@@ -102,12 +106,23 @@ class SequenceModel:
         """Read what `to_files` gave.
 
         Raises:
-            ValueError: if it was made for other channels, context or quantities than this code's.
+            ValueError: if it was made for other channels, context, quantities or operator vectors than this code's.
         """
         config: dict[str, Any] = orjson.loads(files["lstm.json"])
-        expected = {"channels": CHANNELS, "context": list(CONTEXT_NAMES), "quantities": list(QUANTITIES)}
+        expected = {
+            "channels": CHANNELS,
+            "context": list(CONTEXT_NAMES),
+            "quantities": list(QUANTITIES),
+            "op_embedding_sha256": _embedding_sha256(),
+        }
         for name, value in expected.items():
-            if config[name] != value:
-                raise ValueError(f"the LSTM was fitted with {name} {config[name]}; this version has {value}")
+            if config.get(name) != value:
+                raise ValueError(f"the LSTM was fitted with {name} {config.get(name)}; this version has {value}")
         tensors = load_tensors(files["lstm.safetensors"])
         return cls({name: tensors[name] for name in TENSORS})
+
+
+@cache
+def _embedding_sha256() -> str:
+    """Return the hash of the operators' vectors: under others, the same weights would read noise."""
+    return hashlib.sha256(shipped_embedding().to_json()).hexdigest()

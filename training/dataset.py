@@ -6,6 +6,7 @@ Shapes: P records, Q quantities in the order of QUANTITIES.
 from __future__ import annotations
 
 import hashlib
+import lzma
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from peakcast.featurizer.prior import simulate
 from peakcast.featurizer.run import DeviceSpec, RunSpec
+from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.decision import plan_kind
 from peakcast.models.example import Example, Floats, make_example
@@ -37,6 +39,7 @@ class Dataset:
     weights_bytes_P: Floats
     step_seconds_P: Floats
     workloads: Sequence[str]  # the same for the plans of one workload
+    torch_versions: Sequence[str]  # of the labels, major.minor; the graphs may be traced with another
     data_sha256: str
     created: str  # date of the newest record
 
@@ -168,9 +171,14 @@ def assemble(rows: Sequence[tuple[Record, Example, int]], data_sha256: str) -> D
         weights_bytes_P=np.array([weights for _, _, weights in rows], dtype=float),
         step_seconds_P=np.array([record.get("step_seconds") or np.nan for record in records], dtype=float),
         workloads=[orjson.dumps(record["case"], option=orjson.OPT_SORT_KEYS).decode() for record in records],
+        torch_versions=sorted({_minor(record.get("versions", {}).get("torch", "")) for record in records} - {""}),
         data_sha256=data_sha256,
         created=max(str(record.get("measured_at", "")) for record in records),
     )
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split("+", maxsplit=1)[0].split(".")[:2])
 
 
 def measured_bytes(record: Record) -> list[float]:
@@ -184,6 +192,17 @@ def measured_bytes(record: Record) -> list[float]:
         value = record["measured"].get(f"{quantity}_bytes")
         labels.append(float("nan") if value is None or (warm and quantity.startswith("first")) else float(value))
     return labels
+
+
+def read_records(corpus: Path) -> list[dict[str, Any]]:
+    """Read `records.jsonl.xz`."""
+    with lzma.open(corpus / "records.jsonl.xz", "rb") as lines:
+        return [orjson.loads(line) for line in lines if line.strip()]
+
+
+def read_graph(corpus: Path, graph_id: str) -> GraphSpec:
+    """Read `graphs/<graph_id>.json.xz`."""
+    return GraphSpec.from_json(lzma.decompress((corpus / "graphs" / f"{graph_id}.json.xz").read_bytes()))
 
 
 def corpus_sha256(records: Iterable[Record]) -> str:

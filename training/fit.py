@@ -112,7 +112,7 @@ def fit_pair(data: Dataset, settings: FitSettings | None = None) -> Predictor:
         spread=final(spread_target, weights["ratio"], "l2", settings.spread_rounds),
         blend=blend,
         calibration=calibration,
-        coverage=Coverage.fit(example.facts for example in data.examples),
+        coverage=Coverage.fit((example.facts for example in data.examples), torch_versions=data.torch_versions),
         feature_names=names,
         speeds=data.speeds(),
     )
