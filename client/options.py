@@ -49,14 +49,14 @@ def read_run(pairs: list[str] | None, captured: RunSpec) -> RunSpec:
     given: dict[str, Any] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{pair!r}: give KEY=VALUE", param_hint="--run")
+        if not equals or key not in RunSpec.model_fields:
+            problem = f"{pair!r}: give KEY=VALUE; keys: {', '.join(RunSpec.model_fields)}"
+            raise typer.BadParameter(problem, param_hint="--run")
         # An empty value takes back what was captured: `--run autocast=`.
-        given[key] = value or RunSpec.model_fields[key].default if key in RunSpec.model_fields else value
+        given[key] = value or RunSpec.model_fields[key].default
     try:
         return RunSpec.model_validate({**captured.model_dump(), **given})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        allowed = f"; keys: {', '.join(RunSpec.model_fields)}" if first["type"] == "extra_forbidden" else ""
-        what = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}{allowed}"
+        what = f"{first['loc'][0]}={first['input']}: {first['msg']}"
         raise typer.BadParameter(what, param_hint="--run") from None

@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from peakcast.service.errors import ErrorCode, ServiceError
@@ -32,7 +33,7 @@ def create_app(settings: Settings | None = None, *, on_load_failure: Callable[[]
             yield
             tasks.cancel_scope.cancel()
 
-    app = FastAPI(title="peakcast", version=_version(), lifespan=lifespan, redoc_url=None)
+    app = FastAPI(title="peakcast", version=_version(), lifespan=lifespan, redoc_url=None, redirect_slashes=False)
     app.state.peakcast = state
     app.include_router(router)
     app.add_middleware(Watch, state=state)
@@ -56,12 +57,12 @@ def _as_service_error(request: Request, error: Exception) -> ServiceError:
     if isinstance(error, ServiceError):
         return error
     if isinstance(error, HTTPException):
-        routes = ", ".join(sorted({getattr(route, "path", "") for route in request.app.routes} - {""}))
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
             problem = f"{request.method} is not allowed on {request.url.path}: use {allowed}"
             return ServiceError(ErrorCode.METHOD_NOT_ALLOWED, problem, headers=error.headers)
-        return ServiceError(ErrorCode.NOT_FOUND, f"nothing at {request.url.path}; there are: {routes}")
+        there = ", ".join(sorted(route.path for route in router.routes if isinstance(route, APIRoute)))
+        return ServiceError(ErrorCode.NOT_FOUND, f"nothing at {request.url.path}; there are: {there}, /docs")
     return ServiceError(ErrorCode.INVALID_REQUEST, str(error))
 
 

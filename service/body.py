@@ -100,7 +100,7 @@ class Body:
         if not self._is_gzip:
             self._keep(chunk)
             return
-        has_more = True  # Output can be left inside the decompressor when its input is used up.
+        has_more = False  # Output can be left inside the decompressor when its input is used up.
         while chunk or has_more:
             if self._inflate.eof:
                 self._start_member()

@@ -88,7 +88,7 @@ class Watch:
     async def _answer(self, exchange: Exchange) -> None:
         try:
             if not self._state.settings.host_is_allowed(exchange.host):
-                raise ServiceError(  # noqa: TRY301 - answered below, like every other error
+                raise ServiceError(
                     ErrorCode.HOST_FORBIDDEN, "this service does not answer for that Host: see PEAKCAST_ALLOWED_HOSTS"
                 )
             await self._app(exchange.scope, exchange.receive, exchange.send)

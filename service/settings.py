@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ByteSize, Field, SecretStr
+from pydantic import BeforeValidator, ByteSize, Field, SecretStr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MIB = 1 << 20
@@ -17,6 +17,11 @@ PositiveSeconds = Annotated[float, Field(gt=0, le=3600)]
 def _default_workers() -> int:
     # Featurizing holds the GIL most of the time: more threads than cores only lengthen every request.
     return max(1, min(4, os.cpu_count() or 1))
+
+
+def _split(hosts: object) -> object:
+    """Return the names of a comma-separated text, in lower case; what is no text passes."""
+    return tuple(filter(None, (host.strip().lower() for host in hosts.split(",")))) if isinstance(hosts, str) else hosts
 
 
 class Settings(BaseSettings):
@@ -31,7 +36,7 @@ class Settings(BaseSettings):
     token: SecretStr | None = Field(
         default=None, min_length=8, description="bearer token that /predict and /metrics ask for; unset: none"
     )
-    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = Field(
         default=(), description="comma-separated Host names answered, others get 403; empty: all"
     )
 
@@ -82,4 +87,4 @@ class Settings(BaseSettings):
         if not self.allowed_hosts:
             return True
         name = host_header.rsplit(":", 1)[0] if not host_header.endswith("]") else host_header
-        return name.lower() in {host.strip().lower() for host in self.allowed_hosts}
+        return name.lower() in self.allowed_hosts

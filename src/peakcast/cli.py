@@ -49,7 +49,7 @@ class _Lazy(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        return name, _load(name) if name in _COMMANDS else command, rest
+        return name, load_command(name) if name in _COMMANDS else command, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -63,7 +63,8 @@ class _Lazy(TyperGroup):
             raise
 
 
-def _load(name: str) -> Any:
+def load_command(name: str) -> Any:
+    """Import a command and return it with its options."""
     home = _COMMANDS[name]
     found = getattr(import_module(home.module), home.attribute)
     if not isinstance(found, typer.Typer):

@@ -1,0 +1,33 @@
+"""One service that the tests of a file share, and the request it is asked."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from serving import Served, serving
+
+from peakcast.service.examples import example_request
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    """Give a running service with the settings it ships with."""
+    with serving() as served:
+        yield served
+
+
+@pytest.fixture
+def http(service: Served) -> Iterator[httpx.Client]:
+    """Give a client of that service."""
+    with httpx.Client(base_url=service.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def request_body() -> dict[str, Any]:
+    """Give a body of `POST /predict` that is answered, to be changed at will."""
+    return copy.deepcopy(example_request())
