@@ -64,7 +64,7 @@ def _in_process(
     device = torch.device("cuda", torch.cuda.current_device()) if traced_on == "cuda" else torch.device("cpu")
     try:
         with placed(workload, mode, device), mode:
-            return record(workload, plans, device=device, traced_on=traced_on, progress=progress)
+            return record(workload, plans, mode=mode, device=device, traced_on=traced_on, progress=progress)
     except ValueError:
         raise
     except Exception as error:

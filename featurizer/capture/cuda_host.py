@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental import proxy_tensor
 
 # What the traced code may ask of the card. Sizes are those of an H200; only inductor's heuristics read them.
 CAPABILITY = (9, 0)
@@ -101,6 +103,11 @@ def pretend() -> None:
     _answer(torch.amp.grad_scaler, {"amp_definitely_not_available": False})
     _answer(torch._C, _BINDINGS, create=True)  # a CPU build lacks most of them
     torch.version.cuda = "13.0"
+    # Tensors made from data are moved to the card by a C++ path that needs a real one, unless fake tensors are told
+    # that there is none; they ask torch.cuda.is_available().
+    FakeTensorMode.avoid_device_init = property(lambda _: True)  # type: ignore[assignment,method-assign]
+    # The tracer computes one-element constants for real, on their device.
+    proxy_tensor.CONSTANT_NUMEL_LIMIT = 0
     _patch_dynamo()
     _patch_inductor()
 

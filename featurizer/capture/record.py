@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from peakcast.featurizer.capture.autocast import cuda_autocast
 from peakcast.featurizer.capture.build_trace import Tables, build_trace
-from peakcast.featurizer.capture.default_device import OnCard
 from peakcast.featurizer.capture.dry_run import DryRun
 from peakcast.featurizer.capture.fake_step import whole_steps_on_fake_tensors
 from peakcast.featurizer.capture.plans import install
@@ -31,6 +31,7 @@ def record(
     workload: Workload,
     plans: Sequence[str],
     *,
+    mode: FakeTensorMode,
     device: torch.device,
     traced_on: str,
     progress: Progress | None = None,
@@ -43,7 +44,7 @@ def record(
         ValueError: if a plan is unknown or does not fit the model.
     """
     tables = Tables()
-    others = other_fake_tensors()
+    others = other_fake_tensors(mode)
     traces, facts = {}, RunFacts(workload)
     with whole_steps_on_fake_tensors() as guesses:
         for plan in plans:
@@ -75,7 +76,7 @@ def _record_step(
             raise ValueError(f"plan {plan!r} needs Workload(model=...): there is nothing to install it on")
         stack.enter_context(_watched(workload, clock, facts))
         if not parse_plan(plan).compiled:
-            stack.enter_context(OnCard(device))  # not under Dynamo: it would break graphs at the mode
+            stack.enter_context(device)  # not under Dynamo: it would break graphs at the mode
         workload.run(autocast=cuda_autocast)  # the first step: compiles, creates optimizer state
         gc.collect()
         tape = dry_run.tape = Tape(clock)

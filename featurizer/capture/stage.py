@@ -11,7 +11,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from peakcast.featurizer.capture.default_device import OnCard
 from peakcast.featurizer.capture.workload import Workload
 
 
@@ -21,7 +20,7 @@ def build_on_fake_tensors(factory: Callable[[], Workload], mode: FakeTensorMode,
     Model code that reads its own tensors while it is built (`torch.linspace(...).tolist()`) needs real ones.
     """
     try:
-        with mode, OnCard(device):
+        with mode, device:
             return factory()
     except Exception:  # noqa: BLE001  (whatever it was, the real build below raises it again if it is the user's)
         return factory()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from peakcast.featurizer.capture.tape import Tape
@@ -44,12 +45,10 @@ def _parameters(workload: Workload) -> Iterator[torch.Tensor]:
         yield from group["params"]
 
 
-def other_fake_tensors() -> list[Any]:
-    """Return weak references to every live fake tensor: what closures and globals hold (a teacher, an EMA copy).
+def other_fake_tensors(mode: FakeTensorMode) -> list[Any]:
+    """Return weak references to the live fake tensors of `mode`: what closures and globals hold (a teacher, an EMA copy).
 
     Call it before the first step: later, compilers keep fake tensors of their own.
     """
-    from torch._subclasses.fake_tensor import FakeTensor  # noqa: PLC0415
-
     gc.collect()
-    return [weakref.ref(found) for found in gc.get_objects() if type(found) is FakeTensor]
+    return [weakref.ref(found) for found in gc.get_objects() if type(found) is FakeTensor and found.fake_mode is mode]

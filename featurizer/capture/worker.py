@@ -47,7 +47,7 @@ def _capture(request: dict[str, Any]) -> bytes:
     device = torch.device("cpu") if traced_on == "cpu" else torch.device("cuda", 0)
     workload = build_on_fake_tensors(_factory(request), mode, device)
     with placed(workload, mode, device), mode:
-        return record(workload, request["plans"], device=device, traced_on=traced_on, progress=_say).to_json()
+        return record(workload, request["plans"], mode=mode, device=device, traced_on=traced_on, progress=_say).to_json()
 
 
 def _say(plan: str) -> None:
