@@ -19,7 +19,7 @@ from peakcast.featurizer.capture.workload import Workload
 
 STEADY_STEPS: Final = 3
 # A step that needs this long is not repeated a dozen times to find the limit under which it runs.
-_SLOWEST_STEP_TO_BISECT_S: Final = 2.0
+_SLOWEST_STEP_TO_BISECT_S: Final = 1.0
 
 
 class NoGpuError(RuntimeError):
@@ -220,7 +220,7 @@ def _fresh_cache() -> Iterator[None]:
     """Give inductor, and its memory of earlier compiles in this process, a fresh start for the time of the block."""
     from torch._inductor import utils
 
-    # The name before torch 2.8 was the longer one; both clear the caches in memory and put TORCHINDUCTOR_CACHE_DIR into a folder of their own.
+    # The longer name is that of older versions. Both clear the caches in memory and use a folder of their own.
     fresh = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
     with tempfile.TemporaryDirectory(prefix="peakcast-", ignore_cleanup_errors=True) as folder, fresh(dir=folder):
         yield

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
 from rich.console import Console
@@ -22,7 +22,7 @@ EXIT_INCOMPLETE = 3
 EXIT_FAILURES = 4
 
 
-def collect_command(
+def collect_command(  # noqa: PLR0917 - typer passes options by name
     out: Annotated[Path, typer.Option(help="Folder for records.jsonl; what it holds already is skipped.")] = Path(
         "records"
     ),
@@ -37,7 +37,7 @@ def collect_command(
         float, typer.Option(help="Bound on the expected peaks of all that runs at a time.")
     ] = MEMORY_BYTES / 2**30,
     retry_failed: Annotated[bool, typer.Option(help="Measure again what failed before.")] = False,  # noqa: FBT002
-    only_list: Annotated[
+    only_list: Annotated[  # noqa: FBT002
         bool, typer.Option("--list", help="Show what would be measured, and measure nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary, or the list, as JSON.")] = False,  # noqa: FBT002
@@ -100,7 +100,7 @@ class _Display:
         self._bar: Bar | None = None
         self._task: Any = None
 
-    def __enter__(self) -> _Display:
+    def __enter__(self) -> Self:
         if self._console.is_terminal and not self._quiet:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._bar = Bar(*columns, console=self._console)

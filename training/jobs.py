@@ -33,7 +33,7 @@ _RECHECKS: Final = (
 _UNKNOWN_BYTES: Final = 9 << 30
 # Import, build, four steps and the bisection of an eager record; then what compiling adds for each distinct operator
 # and shape (0.15 to 0.3 s in the first measurements, without parallel compilation).
-_EAGER_S: Final = 10.0
+_EAGER_S: Final = 6.0
 _COMPILE_S_PER_OPERATOR: Final = 0.25
 _DEFAULT_OPERATORS: Final = 250
 
@@ -44,7 +44,7 @@ class Job:
 
     case: Case
     plan: str
-    bisect: bool = True
+    bisect: bool = False
     alone: bool = False
 
     @property
@@ -92,9 +92,9 @@ def _expected() -> dict[str, Any]:
 def plan_jobs(models: Iterable[str] | None = None, plans: Iterable[str] | None = None) -> list[Job]:
     """List all jobs in the order in which they are worth measuring, each key once.
 
-    First configurations that have been measured before, which show whether the machine agrees. Then every model eager:
-    two batches in two precisions, inference. Then compiled, models that compile quickly first; then budgets, other
-    optimizers and loops, block-wise plans.
+    First configurations that have been measured before, which show whether the machine agrees. Then every model once,
+    eager. Then models that compile quickly before those that do not, each compiled and eager, small and for inference;
+    then budgets and other optimizers, loops and plans; last what the first measurements hold already.
 
     Raises:
         KeyError: if a model is not in the zoo.
@@ -115,22 +115,32 @@ def plan_jobs(models: Iterable[str] | None = None, plans: Iterable[str] | None =
 def _in_order(chosen: list[Entry]) -> Iterator[Job]:
     names = {one.name for one in chosen}
     rechecks = [Case(model, batch, autocast) for model, batch, autocast in _RECHECKS if model in names]  # type: ignore[arg-type]
-    yield from (Job(case, "eager") for case in rechecks)
-    yield from (Job(case, "inductor") for case in rechecks)
+    yield from (Job(case, "eager", bisect=True) for case in rechecks)
+    yield from (Job(case, "inductor", bisect=True) for case in rechecks)
     seed = {one.name for one in SEED_ENTRIES}
-    fresh = [one for one in chosen if one.name not in seed]
-    quick = sorted(fresh, key=lambda one: Job(_largest(one), "inductor").expected_seconds)
-    yield from _eager(fresh)
-    yield from (Job(_largest(one), "inductor") for one in quick)
-    yield from (Job(_inference(one), "inductor") for one in quick)
-    yield from _variants(fresh)
-    yield from (Job(_small(one), "inductor") for one in quick)
-    yield from (Job(_largest(one), "inductor:budget=0.5") for one in quick)
-    yield from (Job(_largest(one), "hybrid") for one in quick if one.kind in _BLOCKY)
-    yield from (Job(_largest(one), "inductor:reduce-overhead") for one in quick[:30])
-    yield from (Job(_largest(one), "inductor:max-autotune") for one in quick[:8])
-    yield from _eager([one for one in chosen if one.name in seed])
-    yield from _variants([one for one in chosen if one.name in seed])
+    fresh = sorted((one for one in chosen if one.name not in seed), key=_compile_seconds)
+    known = [one for one in chosen if one.name in seed]
+    yield from (Job(_largest(one), "eager", bisect=_is_bisected(one)) for one in fresh)
+    for one in fresh:
+        yield Job(_largest(one), "inductor", bisect=_is_bisected(one))
+        yield Job(_small(one), "eager")
+        yield Job(_inference(one), "eager")
+        yield Job(_inference(one), "inductor")
+    for place, one in enumerate(fresh):
+        yield from _variants(place, one)
+        yield Job(_largest(one), "inductor:budget=0.5")
+        if one.kind in _BLOCKY:
+            yield Job(_largest(one), "eager:checkpoint")
+            yield Job(_largest(one), "hybrid")
+        if place % 6 == 0:
+            yield Job(_largest(one), "inductor:reduce-overhead")
+    for one in fresh:
+        yield Job(_small(one), "inductor")
+        yield from _both_precisions(one)
+    yield from (Job(_largest(one), "inductor:max-autotune") for one in fresh[:8])
+    for place, one in enumerate(known):
+        yield from _both_precisions(one)
+        yield from _variants(place, one)
 
 
 _BLOCKY: Final = frozenset({"decoder", "encoder", "encoder-decoder", "lm", "vit", "mixer", "transformer", "audio"})
@@ -153,15 +163,19 @@ def _inference(one: Entry) -> Case:
     return Case(one.name, one.batches[-1], "none" if _parity(one) else "bfloat16", "inference", None)
 
 
-def _eager(chosen: list[Entry]) -> Iterator[Job]:
-    """Breadth first: one record of every model before the second of any."""
-    yield from (Job(_largest(one), "eager") for one in chosen)
-    yield from (Job(_inference(one), "eager") for one in chosen)
-    yield from (Job(_small(one), "eager") for one in chosen)
-    for one in chosen:
-        for batch in dict.fromkeys((one.batches[0], one.batches[-1])):
-            yield Job(Case(one.name, batch, "none"), "eager")
-            yield Job(Case(one.name, batch, "bfloat16"), "eager")
+def _compile_seconds(one: Entry) -> float:
+    return Job(_largest(one), "inductor").expected_seconds
+
+
+def _is_bisected(one: Entry) -> bool:
+    """Choose a third of the models: a bisection costs four times as many steps as the rest of a record."""
+    return sum(one.name.encode()) % 3 == 0
+
+
+def _both_precisions(one: Entry) -> Iterator[Job]:
+    for batch in dict.fromkeys((one.batches[0], one.batches[-1])):
+        yield Job(Case(one.name, batch, "none"), "eager")
+        yield Job(Case(one.name, batch, "bfloat16"), "eager")
 
 
 _OPTIMIZERS: Final = (
@@ -175,13 +189,10 @@ _OPTIMIZERS: Final = (
 )
 
 
-def _variants(chosen: list[Entry]) -> Iterator[Job]:
-    """Other optimizers and loops on every model in turn, each model with two of them, and checkpointed blocks."""
-    for i, one in enumerate(chosen):
-        for shift in (0, 3):
-            optimizer, implementation, loop = _OPTIMIZERS[(i + shift) % len(_OPTIMIZERS)]
-            base = _small(one) if loop == "accumulate" else _largest(one)
-            case = replace(base, optimizer=optimizer, implementation=implementation, loop=loop)  # type: ignore[arg-type]
-            yield Job(case, "eager")
-        if one.kind in _BLOCKY:
-            yield Job(_largest(one), "eager:checkpoint")
+def _variants(place: int, one: Entry) -> Iterator[Job]:
+    """Give a model two of the other optimizers and loops, in turn."""
+    for shift in (0, 3):
+        optimizer, implementation, loop = _OPTIMIZERS[(place + shift) % len(_OPTIMIZERS)]
+        base = _small(one) if loop == "accumulate" else _largest(one)
+        case = replace(base, optimizer=optimizer, implementation=implementation, loop=loop)  # type: ignore[arg-type]
+        yield Job(case, "eager")

@@ -7,9 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-# How far down the list to look for a job that fits, so that the order stays about as planned.
-_LOOK_AHEAD = 400
-
 
 class Plannable(Protocol):
     """What a schedule asks of a job."""
@@ -54,8 +51,6 @@ class Schedule(Generic[J]):
         used_bytes = sum(job.expected_bytes for job in self.running.values())
         only_alone_left = all(job.alone for job in self.waiting)
         for place, job in enumerate(self.waiting):
-            if place >= _LOOK_AHEAD and not job.alone:
-                continue
             fits = (
                 not self.running
                 if job.alone

@@ -29,6 +29,7 @@ def _measuring_functions_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def records(out: Path) -> list[dict[str, object]]:
+    """Read what a collection wrote."""
     return list(journal.read(out / "records.jsonl"))
 
 

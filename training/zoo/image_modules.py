@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -35,7 +36,7 @@ class ResUNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, widths[0], 3, padding=1)
         self.down = nn.ModuleList(ResidualBlock(w, w) for w in widths)
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(pairwise(widths))
         self.shrink = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairs)
         self.reduce = nn.ModuleList(nn.Conv2d(b, a, 1) for a, b in reversed(pairs))
         self.up = nn.ModuleList(ResidualBlock(a, a) for a, _ in reversed(pairs))
@@ -334,6 +335,8 @@ class VolumeUNet(nn.Module):
 class PixelCNN(nn.Module):
     """Masked convolutions with gated activations, and a distribution over 32 levels for each pixel."""
 
+    mask: torch.Tensor
+
     def __init__(self, width: int = 64, depth: int = 6, levels: int = 32) -> None:
         super().__init__()
         self.stem = nn.Conv2d(1, width, 7, padding=3)
@@ -348,6 +351,7 @@ class PixelCNN(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)
         for conv, mix in zip(self.convs, self.mix, strict=True):
+            assert isinstance(conv, nn.Conv2d)
             a, gate = functional.conv2d(x, conv.weight * self.mask, conv.bias, padding=1).chunk(2, 1)
             x = x + mix(a.tanh() * gate.sigmoid())
         out: torch.Tensor = self.head(functional.relu(x))

@@ -10,7 +10,6 @@ from peakcast.training.zoo.sources import transformers_model
 
 _VOCABULARY: Final = 32000
 
-# One medium and one long context: attention and logits weigh differently in them.
 _WIDE: Final[dict[str, Any]] = {
     "vocab_size": _VOCABULARY,
     "hidden_size": 768,
@@ -50,7 +49,7 @@ def _decoder(
 
 
 def _own(stem: str, batches: tuple[int, ...], length: int, *, suffix: str = "ForCausalLM", **config: Any) -> Entry:
-    """A decoder whose configuration has field names of its own."""
+    """Describe a decoder whose configuration has field names of its own."""
     make = transformers_model(f"{stem}{suffix}", f"{stem}Config", **config)
     feed = feeds.language(length, int(config.get("vocab_size", _VOCABULARY)))
     return Entry(f"{stem.lower()}_small", f"{stem}{suffix}", "decoder", make, feed, batches)

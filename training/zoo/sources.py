@@ -9,6 +9,7 @@ from unittest import mock
 
 import torch
 from torch import nn
+from torch._guards import detect_fake_mode
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import init
@@ -70,10 +71,11 @@ def transformers_model(class_name: str, config_name: str, **options: Any) -> Mak
 def buildable_under_fake_tensors() -> Iterator[None]:
     """Let constructors that read their own tensors run under fake tensors, which hold no values.
 
-    Three habits do: stochastic depth is spread by `torch.linspace(0, rate, depth).tolist()`, widths are made from
-    `torch.arange`, so these fake tensors get to remember the constants they stand for, parts of them too; and `trunc_normal_` redraws until nothing lies outside, so it is left out.
+    Three habits do. Stochastic depth is spread by `torch.linspace(0, rate, depth).tolist()` and widths are made from
+    `torch.arange`: these fake tensors get to remember the constants they stand for, parts of them too. And
+    `trunc_normal_` redraws until nothing lies outside: it is left out.
     """
-    if torch._guards.detect_fake_mode() is None:
+    if detect_fake_mode() is None:
         yield
         return
 

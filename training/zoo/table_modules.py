@@ -267,7 +267,8 @@ class NeRF(nn.Module):
         rgbs = self.head(x)
         alpha = 1 - torch.exp(-functional.relu(rgbs[..., 3]) * 0.05)
         through = torch.cumprod(1 - alpha + 1e-6, -1)
-        return (rgbs[..., :3].sigmoid() * (alpha * through)[..., None]).sum(-2)
+        color: torch.Tensor = (rgbs[..., :3].sigmoid() * (alpha * through)[..., None]).sum(-2)
+        return color
 
 
 class Siren(nn.Module):
