@@ -82,7 +82,7 @@ def required_bytes(sizes_bytes: Int64, events: Int32 | Sequence[int], config: Al
 def smallest_limit_bytes(
     attempt: Callable[[int], int], *, low_bytes: int, high_bytes: int, granularity_bytes: int = GRANULARITY_BYTES
 ) -> int:
-    """Bisect for the smallest limit under which `attempt` succeeds, a multiple of `granularity_bytes`.
+    """Bisect for the smallest limit under which `attempt` succeeds, in steps of `granularity_bytes`.
 
     `attempt(limit_bytes)` returns `CachingAllocator.unfelt_limit_bytes`, or raises OutOfLimitError. Limits under
     `low_bytes` are not looked at and `high_bytes` is known to succeed. Success is not strictly monotone in the limit
@@ -97,4 +97,4 @@ def smallest_limit_bytes(
             low = middle + 1
         else:
             high = max(low, min(middle, -(-reached_bytes // granularity_bytes)))
-    return high * granularity_bytes
+    return min(high * granularity_bytes, high_bytes)  # steps may be coarser than `high_bytes`
