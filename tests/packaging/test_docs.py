@@ -74,6 +74,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(linked.read_text()), target
 
 
+def test_the_readme_leads_to_every_page() -> None:
+    """Each page of docs/ is linked from the README."""
+    readme = (ROOT / "README.md").read_text()
+    assert [page.name for page in PAGES if page.parent.name == "docs" and f"(docs/{page.name})" not in readme] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_named_exists(page: Path) -> None:
     """A path below one of the top-level folders is there."""
