@@ -1,232 +1,177 @@
-"""Measure peaks on a GPU: many processes side by side, resumable, within a time budget.
+"""Measure peaks on a GPU: the command, with a progress bar for people, lines or JSON for machines.
 
-Run `peakcast collect`, or `python -m peakcast.training.collect` where only this package and torch are installed.
+Run `peakcast collect`, or `python -m peakcast.training.collect` where only this package's sources, torch and the model
+libraries are at hand.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import json
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Self
 
-from peakcast.training import journal
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from peakcast.training.collection import MEMORY_BYTES, Progress, collect, finished_keys
 from peakcast.training.jobs import Job, plan_jobs
-from peakcast.training.measure_job import base_record
-from peakcast.training.pool import Worker, listen
-from peakcast.training.schedule import Schedule
 
-MEASURING: Final = "peakcast.training.measure_job:measure_job"
-# The card of the first measurements has 139 GiB; every context takes about 0.75 GiB of it.
-MEMORY_BYTES: Final = 118 << 30
-_MOST_ATTEMPTS: Final = 2
-_START_TIMEOUT_S: Final = 180.0
-_TICK_S: Final = 0.5
+__all__ = ["collect", "collect_command"]
 
-Watcher = Callable[["Progress", Mapping[str, Any]], None]
+# 0: everything planned is measured. 3: the budget ended first; run again to go on. 4: some jobs failed.
+EXIT_INCOMPLETE = 3
+EXIT_FAILURES = 4
 
 
-@dataclass(slots=True)
-class Progress:
-    """How far a collection is."""
-
-    planned: int = 0
-    skipped: int = 0
-    measured: int = 0
-    out_of_memory: int = 0
-    failed: int = 0
-    crashed_workers: int = 0
-    left: int = 0
-    elapsed_seconds: float = 0.0
-    interrupted: bool = False
-    failures: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the fields as JSON values."""
-        return asdict(self)
-
-
-def finished_keys(paths: Iterable[Path], *, retry_failed: bool = False) -> set[str]:
-    """Collect the keys of records that exist already; failures count as finished unless they are to be retried."""
-    return {
-        str(record["key"])
-        for path in paths
-        for record in journal.read(path)
-        if "key" in record and not (retry_failed and "error" in record)
-    }
-
-
-def collect(
-    out: Path,
-    *,
-    jobs: Sequence[Job] | None = None,
-    workers: int = 4,
-    budget_seconds: float | None = None,
-    done: Iterable[Path] = (),
-    retry_failed: bool = False,
-    record_timeout_seconds: float = 300.0,
-    memory_bytes: int = MEMORY_BYTES,
-    measuring: str = MEASURING,
-    watch: Watcher | None = None,
-) -> Progress:
-    """Measure jobs and append a JSON line for each to `out/records.jsonl`.
-
-    Args:
-        out: folder of the records. What it or `done` (files or folders) holds already is skipped.
-        jobs: what to measure, in order; all of `plan_jobs()` by default.
-        workers: processes side by side.
-        budget_seconds: starts nothing that will hardly end in this time, and stops at its end; None has no end.
-        retry_failed: measure again what failed before.
-        record_timeout_seconds: a job that takes longer is killed and recorded as failed.
-        memory_bytes: bound on the sum of the expected peaks of what runs at a time.
-        measuring: "module:function" that turns a job into a record, run in the workers.
-        watch: called after every finished job, and once a tick with an empty record.
-    """
-    chosen = list(plan_jobs() if jobs is None else jobs)
-    finished = finished_keys([out, *done], retry_failed=retry_failed)
-    todo = [job for job in chosen if job.key not in finished]
-    progress = Progress(planned=len(chosen), skipped=len(chosen) - len(todo), left=len(todo))
-    run = _Run(
-        out=out / "records.jsonl",
-        schedule=Schedule.of(todo, memory_bytes=memory_bytes),
-        progress=progress,
-        watch=watch or (lambda _progress, _record: None),
-        deadline=None if budget_seconds is None else time.monotonic() + budget_seconds,
-        record_timeout_s=record_timeout_seconds,
-    )
-    started = time.monotonic()
-    crew = [Worker(number, measuring, run.out) for number in range(min(workers, max(1, len(todo))) if todo else 0)]
+def collect_command(  # noqa: PLR0917 - typer passes options by name
+    out: Annotated[Path, typer.Option(help="Folder for records.jsonl; what it holds already is skipped.")] = Path(
+        "records"
+    ),
+    workers: Annotated[int, typer.Option(min=1, help="Processes side by side on the card.")] = 4,
+    budget_seconds: Annotated[float | None, typer.Option(help="Stop after this long.")] = None,
+    models: Annotated[list[str] | None, typer.Option(help="Only these models (repeat, or separate by commas).")] = None,
+    plans: Annotated[list[str] | None, typer.Option(help="Only these plans (repeat, or separate by commas).")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many jobs.")] = None,
+    done: Annotated[list[Path] | None, typer.Option(help="More files or folders of records to skip.")] = None,
+    record_timeout_seconds: Annotated[float, typer.Option(help="Give a job up after this long.")] = 300.0,
+    memory_gib: Annotated[
+        float, typer.Option(help="Bound on the expected peaks of all that runs at a time.")
+    ] = MEMORY_BYTES / 2**30,
+    retry_failed: Annotated[bool, typer.Option(help="Measure again what failed before.")] = False,  # noqa: FBT002
+    only_list: Annotated[  # noqa: FBT002
+        bool, typer.Option("--list", help="Show what would be measured, and measure nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary, or the list, as JSON.")] = False,  # noqa: FBT002
+) -> None:
+    """Measure peaks of the zoo's models on this machine's GPU."""
     try:
-        for worker in crew:
-            worker.start()
-        run.loop(crew, started)
-    except KeyboardInterrupt:
-        progress.interrupted = True
-    finally:
-        for worker in crew:
-            if worker.process is not None and worker.process.is_alive():
-                worker.kill()
-    progress.left = len(run.schedule.waiting) + len(run.schedule.running)
-    progress.elapsed_seconds = round(time.monotonic() - started, 1)
-    return progress
+        jobs = plan_jobs(_split(models), _split(plans))[:limit]
+    except KeyError as error:
+        raise typer.BadParameter(str(error.args[0]), param_hint="--models") from error
+    if only_list:
+        _print_list(jobs, finished_keys([out, *(done or [])], retry_failed=retry_failed), as_json=as_json)
+        return
+    _refuse_without_gpu()
+    with _Display(quiet=as_json) as display:
+        progress = collect(
+            out,
+            jobs=jobs,
+            workers=workers,
+            budget_seconds=budget_seconds,
+            done=done or (),
+            retry_failed=retry_failed,
+            record_timeout_seconds=record_timeout_seconds,
+            memory_bytes=int(memory_gib * 2**30),
+            watch=display.watch,
+        )
+    _print_summary(progress, out, as_json=as_json)
+    if progress.interrupted:
+        raise typer.Exit(130)
+    if progress.left:
+        raise typer.Exit(EXIT_INCOMPLETE)
+    if progress.failed:
+        raise typer.Exit(EXIT_FAILURES)
 
 
-@dataclass(slots=True)
-class _Run:
-    """The state of one collection: what waits, what runs, what came of it."""
+def main() -> None:
+    """Run the command by itself."""
+    typer.run(collect_command)
 
-    out: Path
-    schedule: Schedule[Job]
-    progress: Progress
-    watch: Watcher
-    deadline: float | None
-    record_timeout_s: float
-    attempts: dict[str, int] = field(default_factory=dict)
-    failed_starts: int = 0
 
-    def loop(self, crew: list[Worker], started: float) -> None:
-        while self.schedule.waiting or self.schedule.running:
-            seconds_left = self._seconds_left()
-            if seconds_left <= 0:
-                return
-            self._hand_out(crew, seconds_left)
-            if not self.schedule.running and all(worker.ready for worker in crew):
-                return  # what waits does not fit into the time that is left
-            for worker, report in listen(crew, min(_TICK_S, seconds_left)):
-                self._hear(worker, report)
-            for worker in crew:
-                self._check_time(worker)
-            self.progress.elapsed_seconds = round(time.monotonic() - started, 1)
-            self.progress.left = len(self.schedule.waiting) + len(self.schedule.running)
-            self.watch(self.progress, {})
+def _refuse_without_gpu() -> None:
+    """Say at once, in one place, what otherwise every worker would."""
+    import torch
 
-    def _seconds_left(self) -> float:
-        return 1e9 if self.deadline is None else self.deadline - time.monotonic()
+    # NVML answers without making a CUDA context, which would take memory of the card for the whole run.
+    if torch.cuda.device_count() == 0:
+        typer.echo("error: peaks are measured on a GPU, and torch sees no CUDA device here", err=True)
+        raise typer.Exit(2)
 
-    def _hand_out(self, crew: list[Worker], seconds_left: float) -> None:
-        for worker in crew:
-            if worker.ready and worker.order is None:
-                job = self.schedule.take(seconds_left=seconds_left)
-                if job is None:
-                    return
-                worker.give({"job": job.to_dict(), "base": base_record(job)})
 
-    def _hear(self, worker: Worker, report: dict[str, Any] | None) -> None:
-        if report is None:
-            self._lost(worker, _how_it_died(worker))
-        elif "ready" in report:
-            worker.ready, self.failed_starts = True, 0
+def _split(values: list[str] | None) -> list[str] | None:
+    return None if not values else [part.strip() for value in values for part in value.split(",") if part.strip()]
+
+
+class _Display:
+    """A progress bar on a terminal, a line for each record elsewhere."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._console = Console(stderr=True)
+        self._bar: Bar | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal and not self._quiet:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Bar(*columns, console=self._console)
+            self._bar.start()
+            self._task = self._bar.add_task("measuring", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def watch(self, progress: Progress, record: Mapping[str, Any]) -> None:
+        if self._bar is not None:
+            finished = progress.measured + progress.failed
+            self._bar.update(self._task, total=progress.planned - progress.skipped, completed=finished)
+        if not record or self._quiet:
+            return
+        text = f"{progress.elapsed_seconds:7.1f}s {progress.left:5d} left  {record['key']}: {_outcome(record)}"
+        if self._bar is not None and "error" not in record:
+            self._bar.update(self._task, description=record["key"][:60])
+        elif self._bar is not None:
+            self._console.print(text, markup=False)
         else:
-            self._finished(worker, report)
-
-    def _finished(self, worker: Worker, report: dict[str, Any]) -> None:
-        assert worker.order is not None
-        job = Job.from_dict(worker.order["job"])
-        worker.order = None
-        if report["crowded"]:
-            self.schedule.done(job)
-            self.schedule.again(job.on_its_own())
-        else:
-            self.schedule.done(job)
-            self._count(report["record"])
-        if report["dirty"]:
-            worker.kill()
-            worker.start()
-
-    def _count(self, record: Mapping[str, Any]) -> None:
-        if "error" in record:
-            self.progress.failed += 1
-            self.progress.failures.append(f"{record['key']}: {record['error']}"[:200])
-        else:
-            self.progress.measured += 1
-            self.progress.out_of_memory += bool(record.get("out_of_memory"))
-        self.watch(self.progress, record)
-
-    def _check_time(self, worker: Worker) -> None:
-        if not worker.ready and worker.busy_seconds > _START_TIMEOUT_S:
-            self._lost(worker, f"worker did not start within {_START_TIMEOUT_S:.0f} s")
-        elif worker.order is not None and worker.busy_seconds > self.record_timeout_s:
-            # A second attempt would take as long: once is enough.
-            self.attempts[Job.from_dict(worker.order["job"]).key] = _MOST_ATTEMPTS
-            self._lost(worker, f"no result within {self.record_timeout_s:.0f} s")
-
-    def _lost(self, worker: Worker, why: str) -> None:
-        """Replace a worker. Its job is tried once more; a job that takes two workers with it is recorded as failed."""
-        self.progress.crashed_workers += 1
-        order = worker.order
-        worker.kill()
-        if order is not None:
-            job = Job.from_dict(order["job"])
-            self.attempts[job.key] = self.attempts.get(job.key, 0) + 1
-            if self._is_recorded(job):
-                self.schedule.done(job)
-                self.progress.measured += 1
-            elif self.attempts[job.key] < _MOST_ATTEMPTS:
-                self.schedule.again(job)
-            else:
-                self.schedule.done(job)
-                record = {**order["base"], "error": why}
-                journal.append(self.out, record)
-                self._count(record)
-        elif not worker.ready:
-            self.failed_starts += 1
-            if self.failed_starts > 3:
-                raise RuntimeError(f"workers do not start: {why}")
-        worker.start()
-
-    def _is_recorded(self, job: Job) -> bool:
-        """Tell whether the worker died between keeping the record and reporting it."""
-        return any(record.get("key") == job.key and "error" not in record for record in journal.read(self.out))
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
 
 
-def _how_it_died(worker: Worker) -> str:
-    worker.process.join(5)
-    code = worker.process.exitcode
-    return f"worker died: {f'signal {-code}' if code is not None and code < 0 else f'exit status {code}'}"
+def _outcome(record: Mapping[str, Any]) -> str:
+    if "error" in record:
+        return f"FAILED {record['error']}"[:220]
+    if record.get("out_of_memory"):
+        return "out of memory"
+    peaks = record.get("measured", {})
+    mib = {name: peaks.get(f"{name}_bytes", 0) / 2**20 for name in ("steady_allocated", "steady_reserved", "required")}
+    return (
+        f"{mib['steady_allocated']:.0f} MiB allocated, {mib['steady_reserved']:.0f} reserved, "
+        f"{mib['required']:.0f} required, first step {record.get('first_step_seconds', 0.0):.1f} s"
+    )
+
+
+def _print_list(jobs: list[Job], finished: set[str], *, as_json: bool) -> None:
+    todo = [job for job in jobs if job.key not in finished]
+    if as_json:
+        typer.echo(
+            json.dumps([{"key": job.key, **job.to_dict(), "expected_seconds": job.expected_seconds} for job in todo])
+        )
+        return
+    for job in todo:
+        typer.echo(f"{job.key}  about {job.expected_bytes / 2**30:.1f} GiB, {job.expected_seconds:.0f} s")
+    hours = sum(job.expected_seconds for job in todo) / 3600
+    typer.echo(f"{len(todo)} to measure, {len(jobs) - len(todo)} measured already, about {hours:.1f} process hours")
+
+
+def _print_summary(progress: Progress, out: Path, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(progress.to_dict()))
+        return
+    table = Table("", "records", title=f"peaks in {out}", title_justify="left")
+    for name in ("planned", "skipped", "measured", "out_of_memory", "failed", "left", "crashed_workers"):
+        table.add_row(name.replace("_", " "), str(getattr(progress, name)))
+    table.add_row("elapsed", f"{progress.elapsed_seconds:.0f} s")
+    Console().print(table)
+    for line in progress.failures[:20]:
+        typer.echo(f"failed: {line}")
 
 
 if __name__ == "__main__":
-    from peakcast.training.collect_command import main
-
     main()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from peakcast.training import journal
-from peakcast.training.collect import collect, finished_keys
+from peakcast.training.collection import collect, finished_keys
 from peakcast.training.jobs import Job, plan_jobs
 from peakcast.training.zoo import Case
 
@@ -121,7 +121,7 @@ def test_killing_the_collection_itself_loses_no_finished_record(tmp_path: Path) 
         "if __name__ == '__main__':\n"
         "    from pathlib import Path\n"
         "    from test_collect import JOBS\n"
-        "    from peakcast.training.collect import collect\n"
+        "    from peakcast.training.collection import collect\n"
         "    collect(Path(sys.argv[2]), jobs=JOBS, workers=2, measuring='cpu_measuring:takes_half_a_second')\n"
     )
     script = tmp_path / "run.py"
