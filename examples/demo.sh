@@ -5,6 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 folder=$(mktemp -d)
 trap 'kill "${service:-}" 2>/dev/null && wait "$service" 2>/dev/null || true; rm -rf "$folder"' EXIT
+[ -t 1 ] || export COLUMNS=120 # a pipe has no width
 say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; }
 
 # A port nobody holds, unless told otherwise.
