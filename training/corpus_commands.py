@@ -1,0 +1,122 @@
+"""Commands on a corpus: `python -m peakcast.training.corpus_commands merge|capture|check|compare|card`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from peakcast.training import corpus as store
+from peakcast.training import journal
+from peakcast.training.capture_corpus import JOURNAL, attach, capture_all, unused_graphs, wanted
+from peakcast.training.data_card import data_card
+from peakcast.training.seed_records import read_seed
+
+app = typer.Typer(help=__doc__, no_args_is_help=True)
+
+Corpus = Annotated[Path, typer.Option(help="Folder of the corpus.")]
+DEFAULT = Path("training/corpus")
+# Two measurements of one configuration agree within this.
+TOLERANCE = 0.01
+
+
+@app.command()
+def merge(
+    records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of `peakcast collect`.")] = None,
+    seed: Annotated[Path | None, typer.Option(help="A file of the first measurements, to be converted.")] = None,
+    corpus: Corpus = DEFAULT,
+) -> None:
+    """Add records to the corpus: one for each key, measured before seed, later before earlier."""
+    before = store.read(corpus)
+    new = [*(read_seed(seed) if seed is not None else ()), *(r for path in records or [] for r in journal.read(path))]
+    after = store.merge(before, new)
+    _refuse(list(store.faults(after)))
+    store.write(corpus, after)
+    failed = sum("error" in record for record in new)
+    typer.echo(f"{len(before)} records before, {len(new)} read ({failed} failures left out), {len(after)} now")
+
+
+@app.command()
+def capture(
+    corpus: Corpus = DEFAULT,
+    workers: Annotated[int, typer.Option(min=1, help="Captures side by side, up to 3 GB each.")] = 2,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many cases.")] = None,
+    models: Annotated[str | None, typer.Option(help="Only these models, separated by commas.")] = None,
+    timeout_sec: Annotated[float, typer.Option(help="Give a case up after this long.")] = 900.0,
+    afresh: Annotated[bool, typer.Option("--afresh", help="Also what has a graph already.")] = False,  # noqa: FBT002
+) -> None:
+    """Capture the graphs that are missing, without a GPU. Interrupt at will: the next run goes on."""
+    records = store.read(corpus)
+    chosen = None if models is None else {name.strip() for name in models.split(",")}
+    todo = [one for one in wanted(records, corpus, afresh=afresh) if chosen is None or one.case.model in chosen][:limit]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("capturing", total=len(todo))
+
+        def report(outcome: Mapping[str, Any]) -> None:
+            bar.advance(task)
+            state = f"{len(outcome.get('plans', ()))} plans in {outcome['seconds']} s"
+            console.print(f"{outcome['case']}: {state}", markup=False, highlight=False)
+            for plans, error in outcome["failed"].items():
+                console.print(f"  {plans} FAILED: {error}", markup=False, highlight=False)
+
+        try:
+            capture_all(corpus, todo, workers=workers, timeout_sec=timeout_sec, report=report)
+        finally:
+            # Read again: a merge may have gone on in the meantime.
+            records = attach(store.read(corpus), corpus)
+            store.write(corpus, records)
+    (corpus / JOURNAL).unlink(missing_ok=True)
+    for file in unused_graphs(records, corpus):
+        file.unlink()
+    typer.echo(f"{sum(1 for r in records if r.get('graph_id'))} of {len(records)} records have a graph")
+
+
+@app.command()
+def check(corpus: Corpus = DEFAULT) -> None:
+    """Refuse reserved architectures, implausible peaks, double keys and missing graphs."""
+    records = store.read(corpus)
+    _refuse(list(store.faults(records, corpus)))
+    typer.echo(f"{len(records)} records, nothing wrong")
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="A file of the first measurements, or records of a collection.")],
+    second: Annotated[Path, typer.Argument(help="Records of a collection.")],
+    tolerance: Annotated[float, typer.Option(help="Largest relative difference that counts as agreement.")] = TOLERANCE,
+) -> None:
+    """Compare two measurements of the same configurations. Exit 1 where one lies outside the tolerance."""
+    one = list(journal.read(first))
+    found = store.differences(list(read_seed(first)) if one and "key" not in one[0] else one, journal.read(second))
+    for difference in [d for d in found if abs(d.relative) > tolerance]:
+        typer.echo(f"{difference.key} {difference.quantity}: {difference.relative:+.2%}")
+    outside = sum(abs(d.relative) > tolerance for d in found)
+    keys = len({d.key for d in found})
+    typer.echo(f"{keys} configurations, {len(found)} peaks compared: {outside} differ by more than {tolerance:.1%}")
+    if outside:
+        raise typer.Exit(1)
+
+
+@app.command()
+def card(corpus: Corpus = DEFAULT) -> None:
+    """Write the data card, README.md, from the records."""
+    (corpus / "README.md").write_text(data_card(store.read(corpus), corpus))
+    typer.echo(f"wrote {corpus / 'README.md'}")
+
+
+def _refuse(faults: list[str]) -> None:
+    for fault in faults[:20]:
+        typer.echo(fault, err=True)
+    if faults:
+        typer.echo(f"{len(faults)} faults", err=True)
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    app()
