@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import lightgbm
 import numpy as np
-from numpy.typing import NDArray
 
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.example import CONTEXT_NAMES, Example, Floats
@@ -108,11 +107,3 @@ class Trees:
     def from_text(cls, text: bytes) -> Self:
         """Read LightGBM's text format."""
         return cls(lightgbm.Booster(model_str=text.decode()))
-
-
-def importances(trees: Trees, features_RF: Floats, names: Sequence[str]) -> dict[str, float]:
-    """Return each feature's share of the mean absolute TreeSHAP value, largest first."""
-    mean: NDArray[np.float64] = np.abs(trees.contributions(features_RF)[:, :-1]).mean(axis=0)
-    total = max(float(mean.sum()), 1e-300)
-    order = np.argsort(-mean, kind="stable")
-    return {names[column]: float(mean[column]) / total for column in order}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.example import Floats
+from peakcast.models.predictor import Forecast
 from peakcast.training.dataset import Dataset
 from peakcast.training.fit import FitSettings, fit_pair
+from peakcast.training.importance import node_shares, tree_shares
 
 # The rule of thumb of training with Adam: weights, gradients and two moments.
 WEIGHTS_RULE = 4
@@ -30,6 +32,8 @@ class HeldOut:
     confidence_P: Sequence[str]
     extended_P: Sequence[bool]
     risk: float
+    tree_shares: Mapping[str, float]  # mean over the folds, on the records held out
+    node_shares: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +88,35 @@ def cross_validate(
     )
     expected, upper = np.empty_like(data.measured_PQ), np.empty_like(data.measured_PQ)
     confidence, extended = [""] * len(data), [False] * len(data)
-    for index, forecast in parts:
+    for index, forecast, _, _ in parts:
         expected[index], upper[index] = forecast.expected_PQ, forecast.upper_PQ
         for place, row in enumerate(index):
             confidence[row], extended[row] = forecast.confidence[place], forecast.extended[place]
-    return HeldOut(data, fold_P, expected, upper, confidence, extended, risk)
+    return HeldOut(
+        data,
+        fold_P,
+        expected,
+        upper,
+        confidence,
+        extended,
+        risk,
+        tree_shares=_mean_shares([trees for _, _, trees, _ in parts]),
+        node_shares=_mean_shares([nodes for _, _, _, nodes in parts]),
+    )
 
 
-def _fold(data: Dataset, held: NDArray[np.bool_], risk: float, settings: FitSettings) -> tuple[NDArray[np.int64], Any]:
+def _fold(
+    data: Dataset, held: NDArray[np.bool_], risk: float, settings: FitSettings
+) -> tuple[NDArray[np.int64], Forecast, dict[str, float], dict[str, float]]:
     predictor = fit_pair(data.take(np.flatnonzero(~held)), settings)
     index = np.flatnonzero(held)
-    return index, predictor.forecast(data.take(index).examples, risk)
+    examples = data.take(index).examples
+    return index, predictor.forecast(examples, risk), tree_shares(predictor, examples), node_shares(predictor, examples)
+
+
+def _mean_shares(folds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    mean = {name: sum(fold[name] for fold in folds) / len(folds) for name in folds[0]}
+    return dict(sorted(mean.items(), key=lambda item: -item[1]))
 
 
 def score(expected: Floats, measured: Floats) -> Score:
@@ -179,6 +201,8 @@ def summary(held: HeldOut) -> dict[str, Any]:
         "data_sha256": held.data.data_sha256,
         "tail_bounds": int(sum(held.extended_P)),
         "confidence": dict(zip(names.tolist(), counts.tolist(), strict=True)),
+        "tree_shares": dict(held.tree_shares),
+        "node_shares": dict(held.node_shares),
         "rows": [asdict(row) for row in table(held)],
         "worst": [asdict(record) for record in worst(held)],
     }

@@ -43,6 +43,13 @@ _CONFIDENCE = (
     "about tails in docs/MODELS.md (too few architectures measured for that risk), for the others on the data alone."
 )
 
+_IMPORTANCE = (
+    "Means over the folds, on records held out. For the LSTM: how far its outputs move when that part of every node is "
+    "replaced by its mean. For the trees: shares of the mean absolute TreeSHAP value (`pred_contrib`) of the ratio "
+    "trees, the largest fifteen."
+)
+_TOP_FEATURES = 15
+
 
 def print_table(console: Console, found: dict[str, Any]) -> None:
     """Print the table for people."""
@@ -93,6 +100,18 @@ def markdown(found: dict[str, Any]) -> str:
         "| record | architecture | plan | task | measured | expected | prior | error | confidence |",
         "|---|---|---|---|---:|---:|---:|---:|---|",
         *(_worst_line(record) for record in found["worst"]),
+        "",
+        "## What the pair looks at",
+        "",
+        _IMPORTANCE,
+        "",
+        "| part of a node | share |",
+        "|---|---:|",
+        *(f"| {name} | {share:.2f} |" for name, share in found["node_shares"].items()),
+        "",
+        "| feature of the trees | share |",
+        "|---|---:|",
+        *(f"| {name} | {share:.3f} |" for name, share in list(found["tree_shares"].items())[:_TOP_FEATURES]),
         "",
         f"Corpus sha256 `{found['data_sha256']}`.",
         "",

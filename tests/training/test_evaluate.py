@@ -33,6 +33,8 @@ def held() -> HeldOut:
         confidence_P=["in_distribution"] * len(data),
         extended_P=[False] * len(data),
         risk=0.05,
+        tree_shares={"log2_prior": 1.0},
+        node_shares={"op": 0.75, "shape": 0.25, "placement": 0.0},
     )
 
 
@@ -89,6 +91,7 @@ def test_report_is_written(tmp_path: Path, held: HeldOut) -> None:
     found = write_report(held, tmp_path)
     text = (tmp_path / "ACCURACY.md").read_text()
     assert "| eager, training | steady_allocated | 8 | 2.00 % | 2.00 % |" in text
+    assert "| op | 0.75 |" in text
     assert "nan" not in text
     assert orjson.loads((tmp_path / "accuracy.json").read_bytes()) == orjson.loads(orjson.dumps(found))
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
