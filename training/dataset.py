@@ -6,12 +6,11 @@ Shapes: P records, Q quantities in the order of QUANTITIES.
 from __future__ import annotations
 
 import hashlib
-import lzma
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import joblib
 import numpy as np
@@ -20,12 +19,11 @@ from numpy.typing import NDArray
 
 from peakcast.featurizer.prior import simulate
 from peakcast.featurizer.run import DeviceSpec, RunSpec
-from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.decision import plan_kind
 from peakcast.models.example import Example, Floats, make_example
-
-Record = Mapping[str, Any]
+from peakcast.training.corpus import Record, read_graph
+from peakcast.training.corpus import read as corpus_records
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +120,7 @@ def load_dataset(corpus: Path, *, cache: Path | None = None, jobs: int = 2) -> D
     Raises:
         ValueError: if the corpus has no usable record, or an unknown quantity was measured.
     """
-    records = [record for record in read_records(corpus) if is_usable(record)]
+    records = [record for record in corpus_records(corpus) if is_usable(record)]
     if not records:
         raise ValueError(f"no usable record in {corpus}: they are out of memory, failed, or replayed")
     data_sha256 = corpus_sha256(records)
@@ -144,8 +142,9 @@ def load_dataset(corpus: Path, *, cache: Path | None = None, jobs: int = 2) -> D
 
 
 def is_usable(record: Record) -> bool:
-    """Tell whether a record is a label: measured on a card, and it ran to the end."""
-    return record["source"] in {"measured", "seed"} and not record["out_of_memory"] and bool(record["measured"])
+    """Tell whether a record is a label: measured on a card, it ran to the end, and its graph was captured."""
+    is_measured = record.get("source") in {"measured", "seed"} and not record.get("out_of_memory")
+    return is_measured and bool(record.get("measured")) and bool(record.get("graph_id"))
 
 
 def examples_of_graph(corpus: Path, graph_id: str, records: Iterable[Record]) -> list[tuple[Record, Example, int]]:
@@ -192,17 +191,6 @@ def measured_bytes(record: Record) -> list[float]:
         value = record["measured"].get(f"{quantity}_bytes")
         labels.append(float("nan") if value is None or (warm and quantity.startswith("first")) else float(value))
     return labels
-
-
-def read_records(corpus: Path) -> list[dict[str, Any]]:
-    """Read `records.jsonl.xz`."""
-    with lzma.open(corpus / "records.jsonl.xz", "rb") as lines:
-        return [orjson.loads(line) for line in lines if line.strip()]
-
-
-def read_graph(corpus: Path, graph_id: str) -> GraphSpec:
-    """Read `graphs/<graph_id>.json.xz`."""
-    return GraphSpec.from_json(lzma.decompress((corpus / "graphs" / f"{graph_id}.json.xz").read_bytes()))
 
 
 def corpus_sha256(records: Iterable[Record]) -> str:

@@ -127,7 +127,13 @@ def test_warm_compiles_are_no_label_of_the_first_step() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "usable"),
-    [({}, True), ({"source": "seed"}, True), ({"source": "replayed"}, False), ({"out_of_memory": True}, False)],
+    [
+        ({}, True),
+        ({"source": "seed"}, True),
+        ({"source": "replayed"}, False),
+        ({"out_of_memory": True}, False),
+        ({"graph_id": None}, False),
+    ],
 )
 def test_what_counts_as_a_label(changed: dict[str, Any], usable: bool) -> None:
     """Only what was measured on a card and ran to the end."""
