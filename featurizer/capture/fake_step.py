@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,6 +71,24 @@ def whole_steps_on_fake_tensors() -> Iterator[Guesses]:
                 del table[func]
             else:
                 table[func] = original
+
+
+@contextlib.contextmanager
+def not_looking_like_tracing() -> Iterator[None]:
+    """Hide fake tensors from libraries that run other code when they are traced, for a plan that is not.
+
+    transformers builds an explicit [B, 1, T, T] attention mask under tracing, and none when it really runs eagerly.
+    """
+    module: Any = sys.modules.get("transformers.utils.import_utils")
+    original = getattr(module, "is_fake_tensor", None)
+    if original is None:
+        yield
+        return
+    module.is_fake_tensor = lambda _: False
+    try:
+        yield
+    finally:
+        module.is_fake_tensor = original
 
 
 def _or_guess(original: Callable[..., Any] | None, guess: Callable[..., Any]) -> Callable[..., Any]:

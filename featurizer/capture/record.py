@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from peakcast.featurizer.capture.autocast import cuda_autocast
 from peakcast.featurizer.capture.build_trace import Tables, build_trace
 from peakcast.featurizer.capture.dry_run import DryRun
-from peakcast.featurizer.capture.fake_step import whole_steps_on_fake_tensors
+from peakcast.featurizer.capture.fake_step import not_looking_like_tracing, whole_steps_on_fake_tensors
 from peakcast.featurizer.capture.plans import install
 from peakcast.featurizer.capture.statics import gradients, hold_statics, other_fake_tensors
 from peakcast.featurizer.capture.tape import Recording, StepClock, Tape
@@ -77,6 +77,7 @@ def _record_step(
         stack.enter_context(_watched(workload, clock, facts))
         if not parse_plan(plan).compiled:
             stack.enter_context(device)  # not under Dynamo: it would break graphs at the mode
+            stack.enter_context(not_looking_like_tracing())
         workload.run(autocast=cuda_autocast)  # the first step: compiles, creates optimizer state
         gc.collect()
         tape = dry_run.tape = Tape(clock)
