@@ -1,0 +1,75 @@
+"""Measuring refuses without a GPU, knows an out-of-memory error in any wrapping, and on a GPU tells the truth."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from peakcast.client.measure import NoGpuError, is_out_of_memory, measure
+from peakcast.client.required import smallest_limit_bytes
+from peakcast.featurizer.capture.workload import Workload
+
+MIB = 1 << 20
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def linear_inference() -> Workload:
+    """Return a product whose sizes can be added up by hand: x 64 MiB, w 16 MiB, y 64 MiB."""
+    return Workload(nn.Linear(2048, 2048, bias=False), (torch.randn(8192, 2048),))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_measuring_is_refused_without_a_gpu() -> None:
+    """Before anything is built."""
+    with pytest.raises(NoGpuError, match="no CUDA device"):
+        measure(linear_inference)
+
+
+def test_out_of_memory_is_known_in_any_wrapping() -> None:
+    """Compilers raise their own error from it."""
+    bare = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    wrapped = RuntimeError("backend='inductor' raised")
+    wrapped.__cause__ = bare
+    assert is_out_of_memory(bare)
+    assert is_out_of_memory(wrapped)
+    assert not is_out_of_memory(RuntimeError("expected scalar type Float"))
+    assert not is_out_of_memory(None)
+
+
+@on_gpu
+def test_an_inference_peak_is_the_sum_of_its_tensors() -> None:
+    """Input, weight, output, and the 32 MiB workspace that cuBLAS takes on Hopper; no other card is known here."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the workspace's size is Hopper's")
+    found = measure(linear_inference)
+    assert found.measured["parameter_bytes"] == 16 * MIB
+    assert found.measured["static_bytes"] == 80 * MIB
+    assert found.measured["steady_allocated_bytes"] == pytest.approx((64 + 16 + 64 + 32) * MIB, rel=0.001)
+    assert not found.out_of_memory
+
+
+@on_gpu
+def test_running_out_is_a_result_and_leaves_nothing_behind() -> None:
+    """A workload larger than the limit is labelled, and the memory is free afterwards."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.set_per_process_memory_fraction(100 * MIB / torch.cuda.get_device_properties(0).total_memory, 0)
+    try:
+        found = measure(linear_inference)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, 0)
+    assert found.out_of_memory
+    assert "OutOfMemoryError" in found.message
+    assert torch.cuda.memory_allocated() == before
+
+
+@on_gpu
+def test_bisection_finds_the_limit() -> None:
+    """Steps that need one block of 100 MiB run under 100 MiB and not below, within 0.5 %."""
+    found = smallest_limit_bytes(
+        lambda: torch.empty(100 * MIB, dtype=torch.uint8, device="cuda"),
+        fresh=torch.cuda.empty_cache,
+        low_bytes=50 * MIB,
+        high_bytes=400 * MIB,
+    )
+    assert found == pytest.approx(100 * MIB, rel=0.006)
