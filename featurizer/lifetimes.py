@@ -5,6 +5,7 @@ Shapes: N nodes, S storages of the trace, B >= S buffers of the lifetimes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +25,7 @@ from peakcast.featurizer.vocabulary import (
     SAVED,
     TEMPORARY,
 )
+from peakcast.featurizer.workspace import Workspace
 
 NEVER: Final = -2  # `born` of a buffer that is not materialised
 NO_REUSE: Final = -1
@@ -118,7 +120,7 @@ class _Branches:
 
 
 def step_events(
-    trace: Trace, lifetimes: Lifetimes, *, workspace_bytes: int, workspace_nodes: list[int], is_first: bool = False
+    trace: Trace, lifetimes: Lifetimes, workspaces: Sequence[Workspace] = (), *, is_first: bool = False
 ) -> StepEvents:
     """Put births and deaths in the order a process would allocate and free.
 
@@ -141,9 +143,10 @@ def step_events(
     inside, ends = np.flatnonzero(own & (born >= 0)), np.flatnonzero(own & (died >= 0))
 
     branches = _chosen_branches(trace, count)
-    workspaces = np.arange(len(workspace_nodes)) + count + len(branches.bytes)
-    nodes = np.array(workspace_nodes, np.int64)
-    events = np.concatenate((branches.events, inside, workspaces, ~ends))
+    nodes = np.array([workspace.node for workspace in workspaces], np.int64)
+    sizes = np.array([workspace.bytes for workspace in workspaces], np.int64)
+    first_workspace = count + len(branches.bytes)
+    events = np.concatenate((branches.events, inside, np.arange(len(nodes)) + first_workspace, ~ends))
     event_node = np.concatenate((branches.event_node, born[inside], nodes, died[ends]))
     moment = np.concatenate(
         (
@@ -157,7 +160,7 @@ def step_events(
 
     survivors, left = _succession(lifetimes, died, inside)
     return StepEvents(
-        bytes=np.concatenate((lifetimes.bytes, branches.bytes, np.full(len(nodes), workspace_bytes, np.int64))),
+        bytes=np.concatenate((lifetimes.bytes, branches.bytes, sizes)),
         role=np.concatenate((lifetimes.role, branches.role, np.full(len(nodes), TEMPORARY, np.uint8))),
         node=np.concatenate((np.maximum(born, NO_NODE), branches.node, nodes)).astype(np.int32),
         root=root,
@@ -166,7 +169,7 @@ def step_events(
         event_node=event_node[order].astype(np.int32),
         survivors=survivors,
         left=left,
-        workspaces=range(count + len(branches.bytes), count + len(branches.bytes) + len(nodes)),
+        workspaces=range(first_workspace, first_workspace + len(nodes)),
     )
 
 
@@ -267,7 +270,7 @@ def _branch(trace: Trace) -> tuple[Int64, Int64, int]:
     What it returns is freed too: the node outside allocates it as its own output right after.
     """
     lifetimes = observed_lifetimes(trace)
-    steps = step_events(trace, lifetimes, workspace_bytes=0, workspace_nodes=[])
+    steps = step_events(trace, lifetimes)
     operands = set(steps.start)
     events = [event for event in steps.events if (event if event >= 0 else ~event) not in operands]
     alive = dict.fromkeys(event for event in events if event >= 0)

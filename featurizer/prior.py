@@ -18,8 +18,7 @@ from peakcast.featurizer.workspace import (
     CONTEXT_BYTES,
     LIBRARIES_BYTES,
     generation_of,
-    matmul_mask,
-    workspace_nodes,
+    workspaces_of,
 )
 
 if TYPE_CHECKING:
@@ -133,11 +132,9 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
     config = AllocatorConfig.parse(run.allocator)
     generation = generation_of(device.name)
     lifetimes = lifetimes_of(trace, spec.ops)
-    matmul = matmul_mask(trace, spec.ops) if lifetimes.matmul is None else lifetimes.matmul
-    size_bytes, nodes = generation.cublas_workspace_bytes, workspace_nodes(trace, matmul)
-    is_fresh = run.step_of_interest != "resumed"
-    first = step_events(trace, lifetimes, workspace_bytes=size_bytes, workspace_nodes=nodes, is_first=is_fresh)
-    steady = step_events(trace, lifetimes, workspace_bytes=size_bytes, workspace_nodes=nodes).with_workspaces_taken()
+    workspaces = workspaces_of(trace, spec.ops, generation, lifetimes.matmul)
+    first = step_events(trace, lifetimes, workspaces, is_first=run.step_of_interest != "resumed")
+    steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()
     steps = Steps(first, steady, config)
     peaks = steps.peaks
     if run.step_of_interest == "steady":

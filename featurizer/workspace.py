@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -18,6 +19,10 @@ from peakcast.featurizer.vocabulary import BACKWARD, GPU
 # (`aten/src/ATen/cuda/CublasHandlePool.cpp`).
 _WORKSPACE_BEFORE_HOPPER_BYTES: Final = (4096 * 2 + 16 * 8) * 1024  # 8,519,680
 _WORKSPACE_HOPPER_BYTES: Final = 4096 * 8 * 1024  # 32 MiB
+
+# Products with a bias go through cuBLASLt, which takes this on top, in the small pool. Measured on an H200, torch 2.11:
+# 1 MiB more from the first `addmm` on, kept. Versions in which cuBLASLt shares cuBLAS's workspace take less by that.
+LT_WORKSPACE_BYTES: Final = 1 << 20
 
 # Measured on an H200, driver for CUDA 13, torch 2.11: memory a process takes beyond what the allocator reserved.
 # A bare context, and 767 MiB once cuDNN and cuBLAS are loaded (ResNet-50).
@@ -93,6 +98,15 @@ CUBLAS_OPS: Final = frozenset({
     "mv",
     "vdot",
 })  # fmt: skip
+LT_OPS: Final = frozenset({"_addmm_activation", "_int_mm", "_scaled_mm", "addmm", "linear"})
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A workspace that a node takes and nothing gives back."""
+
+    node: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +141,34 @@ def op_name(op: str) -> str:
     return parts[1] if len(parts) > 1 else op
 
 
-def matmul_mask(trace: Trace, ops: Sequence[str]) -> NDArray[np.bool_]:
-    """Mark the nodes [N] that call cuBLAS on the GPU, a `torch.cond` with such a node in any branch included."""
-    is_cublas = np.fromiter((op_name(op) in CUBLAS_OPS for op in ops), np.bool_, len(ops))
-    mask = is_cublas[trace.op] & (trace.device == GPU) if len(trace) else np.zeros(0, np.bool_)
+def op_mask(trace: Trace, ops: Sequence[str], names: AbstractSet[str]) -> NDArray[np.bool_]:
+    """Mark the nodes [N] on the GPU whose operator is one of `names`, or a `torch.cond` with one in any branch."""
+    is_named = np.fromiter((op_name(op) in names for op in ops), np.bool_, len(ops))
+    mask = is_named[trace.op] & (trace.device == GPU) if len(trace) else np.zeros(0, np.bool_)
     for node, branches in trace.branches:
-        mask[node] |= any(matmul_mask(branch, ops).any() for branch in branches)
+        mask[node] |= any(op_mask(branch, ops, names).any() for branch in branches)
     return mask
 
 
-def workspace_nodes(trace: Trace, matmul: NDArray[np.bool_]) -> list[int]:
-    """Return the nodes at which a workspace is first taken: one for the calling thread, one for autograd's.
+def workspaces_of(
+    trace: Trace, ops: Sequence[str], generation: Generation, matmul: NDArray[np.bool_] | None = None
+) -> list[Workspace]:
+    """Return the workspaces of a step in the order they are taken: at most one of each kind for each of two threads.
 
-    Forward, loss and optimizer run in the thread of the training loop; backward runs in autograd's own.
+    Forward, loss and optimizer run in the thread of the training loop; backward runs in autograd's own. `matmul` [N]
+    marks the nodes that call cuBLAS where that differs from their names.
     """
+    if matmul is None:
+        matmul = op_mask(trace, ops, CUBLAS_OPS)
     in_backward = trace.phase == BACKWARD
-    firsts = (np.flatnonzero(matmul & ~in_backward), np.flatnonzero(matmul & in_backward))
-    return sorted(int(nodes[0]) for nodes in firsts if len(nodes))
+    kinds = (
+        (matmul, generation.cublas_workspace_bytes),
+        (matmul & op_mask(trace, ops, LT_OPS), LT_WORKSPACE_BYTES),
+    )
+    found = [
+        Workspace(int(nodes[0]), size_bytes)
+        for in_thread in (~in_backward, in_backward)
+        for mask, size_bytes in kinds
+        if len(nodes := np.flatnonzero(mask & in_thread))
+    ]
+    return sorted(found, key=lambda workspace: workspace.node)

@@ -19,19 +19,15 @@ from peakcast.featurizer.vocabulary import (
     OUTPUT,
     PARAMETER,
 )
+from peakcast.featurizer.workspace import Workspace
 
 WORKSPACE_BYTES = 32 * MIB
 
 
 def events_of(trace: Trace, *, workspace_nodes: tuple[int, ...] = (), is_first: bool = False) -> StepEvents:
     """Return the events of a trace as observed."""
-    return step_events(
-        trace,
-        observed_lifetimes(trace),
-        workspace_bytes=WORKSPACE_BYTES,
-        workspace_nodes=list(workspace_nodes),
-        is_first=is_first,
-    )
+    workspaces = [Workspace(node, WORKSPACE_BYTES) for node in workspace_nodes]
+    return step_events(trace, observed_lifetimes(trace), workspaces, is_first=is_first)
 
 
 def live_peak_bytes(step: StepEvents) -> int:
@@ -83,7 +79,7 @@ def test_a_buffer_taken_over_is_freed_with_its_last_user() -> None:
     sketch.node("aten.d.default", dies=[c])
     trace = sketch.trace()
     fused = dataclasses.replace(observed_lifetimes(trace), reuses=np.array([-1, a, b], np.int32))
-    step = step_events(trace, fused, workspace_bytes=0, workspace_nodes=[])
+    step = step_events(trace, fused)
     assert step.events == [a, ~a]
     assert step.event_node.tolist() == [0, 3]
 
@@ -95,7 +91,7 @@ def test_a_chain_that_outlives_the_step_is_not_freed() -> None:
     sketch.node("aten.b.default", 8, dies=[a])
     trace = sketch.trace()
     fused = dataclasses.replace(observed_lifetimes(trace), reuses=np.array([-1, a], np.int32))
-    assert step_events(trace, fused, workspace_bytes=0, workspace_nodes=[]).events == [a]
+    assert step_events(trace, fused).events == [a]
 
 
 def test_buffers_that_are_not_materialised_do_not_appear_and_extra_ones_do() -> None:
@@ -111,7 +107,7 @@ def test_buffers_that_are_not_materialised_do_not_appear_and_extra_ones_do() -> 
         died=np.array([1, -1, 1], np.int32),
         reuses=np.full(3, -1, np.int32),
     )
-    step = step_events(trace, extended, workspace_bytes=0, workspace_nodes=[])
+    step = step_events(trace, extended)
     assert step.events == [2, 1, ~2]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from handmade import Sketch
+from handmade import MIB, Sketch
 
 from peakcast.featurizer.vocabulary import BACKWARD, CPU, FORWARD, LOSS, OPTIMIZER
-from peakcast.featurizer.workspace import generation_of, matmul_mask, op_name, workspace_nodes
+from peakcast.featurizer.workspace import Workspace, generation_of, op_mask, op_name, workspaces_of
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,14 @@ def test_op_name_is_the_middle_part() -> None:
     assert [op_name(op) for op in ("aten.mm.default", "mylib::op.out", "bare")] == ["mm", "out", "bare"]
 
 
+HOPPER = generation_of("NVIDIA H200")
+
+
+def nodes_of(sketch: Sketch) -> list[tuple[int, int]]:
+    """Return (node, MiB) of the workspaces of a sketch on an H200."""
+    return [(w.node, w.bytes // MIB) for w in workspaces_of(sketch.trace(), sketch.ops, HOPPER)]
+
+
 def test_one_workspace_for_each_thread_at_its_first_product() -> None:
     """Forward, loss and optimizer share the caller's thread; backward has autograd's."""
     sketch = Sketch()
@@ -55,19 +64,35 @@ def test_one_workspace_for_each_thread_at_its_first_product() -> None:
     sketch.node("aten.bmm.default", phase=LOSS)
     sketch.node("aten.convolution_backward.default", phase=BACKWARD)
     sketch.node("aten.mm.default", phase=BACKWARD)
-    sketch.node("aten.addmm.default", phase=BACKWARD)
+    sketch.node("aten.bmm.default", phase=BACKWARD)
     sketch.node("aten.mm.default", phase=OPTIMIZER)
-    trace = sketch.trace()
-    matmul = matmul_mask(trace, sketch.ops)
-    assert matmul.tolist() == [False, True, False, True, True, True]
-    assert workspace_nodes(trace, matmul) == [1, 3]
+    assert nodes_of(sketch) == [(1, 32), (3, 32)]
+
+
+def test_a_product_with_bias_takes_one_of_cublaslt_too() -> None:
+    """1 MiB more at the first `addmm` of a thread."""
+    sketch = Sketch()
+    sketch.node("aten.mm.default", phase=FORWARD)
+    sketch.node("aten.addmm.default", phase=FORWARD)
+    sketch.node("aten.addmm.default", phase=FORWARD)
+    sketch.node("aten.addmm.default", phase=BACKWARD)  # recomputed under checkpointing
+    assert nodes_of(sketch) == [(0, 32), (1, 1), (3, 32), (3, 1)]
 
 
 def test_products_on_the_cpu_take_none() -> None:
     """Only nodes on the GPU call cuBLAS."""
     sketch = Sketch()
     sketch.node("aten.mm.default", device=CPU)
-    assert workspace_nodes(sketch.trace(), matmul_mask(sketch.trace(), sketch.ops)) == []
+    assert nodes_of(sketch) == []
+
+
+def test_lifetimes_can_say_which_nodes_multiply() -> None:
+    """A product that the compiler turns into a sum takes no workspace."""
+    sketch = Sketch()
+    sketch.node("aten.addmm.default")
+    sketch.node("aten.mm.default")
+    (workspace,) = workspaces_of(sketch.trace(), sketch.ops, HOPPER, np.array([False, True]))
+    assert workspace == Workspace(node=1, bytes=32 * MIB)
 
 
 def test_a_product_inside_a_branch_counts_for_its_node() -> None:
@@ -78,4 +103,4 @@ def test_a_product_inside_a_branch_counts_for_its_node() -> None:
     product.node("aten.mm.default")
     outer.node("aten.relu.default")
     outer.node("higher_order.cond", branches=[plain.trace(ops), product.trace(ops)])
-    assert matmul_mask(outer.trace(ops), ops).tolist() == [False, True]
+    assert op_mask(outer.trace(ops), ops, {"mm"}).tolist() == [False, True]
