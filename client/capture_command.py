@@ -12,7 +12,7 @@ from rich.table import Table
 
 from peakcast.client.graph_file import write_graph
 from peakcast.client.options import JsonOption, PlansOption, read_plans
-from peakcast.client.render import bytes_text
+from peakcast.client.render import bytes_text, people_console
 from peakcast.featurizer.spec import GraphSpec
 
 DEFAULT_PLANS = ("eager", "inductor")
@@ -44,9 +44,9 @@ def capture_command(
     for plan, trace in spec.traces.items():
         regions = int(trace.region.max(initial=-1)) + 1
         table.add_row(plan, f"{len(trace):,}", f"{len(trace.storages):,}", str(regions))
-    console = Console()
+    console = people_console()
     console.print(table)
-    console.print(f"{output} ({bytes_text(size_bytes)}), graph_id {spec.graph_id}", soft_wrap=True, highlight=False)
+    console.print(f"{output} ({bytes_text(size_bytes)}), graph_id {spec.graph_id}", soft_wrap=True)
 
 
 def capture_with_progress(workload: str, plans: list[str]) -> GraphSpec:

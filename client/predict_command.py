@@ -8,14 +8,13 @@ from typing import Annotated
 import stamina.instrumentation
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
 from peakcast.client.ask import predict
 from peakcast.client.capture_command import DEFAULT_PLANS, capture_with_progress
 from peakcast.client.facts import run_of
 from peakcast.client.graph_file import read_graph
 from peakcast.client.options import JsonOption, PlansOption, read_memory, read_plans, read_run
-from peakcast.client.render import print_prediction
+from peakcast.client.render import people_console, print_prediction
 from peakcast.featurizer.run import DeviceSpec
 from peakcast.featurizer.spec import GraphSpec
 
@@ -68,7 +67,7 @@ def predict_command(
     if as_json:
         typer.echo(prediction.model_dump_json(indent=2))
     else:
-        print_prediction(Console(), prediction, memory_bytes=card.total_bytes)
+        print_prediction(people_console(), prediction, memory_bytes=card.total_bytes)
     if prediction.decision.action == "refuse":
         raise typer.Exit(NOTHING_FITS)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -12,6 +15,7 @@ from peakcast.models.prediction import Decision, Expectation, Explanation, PlanP
 _GIB = 1 << 30
 _MIB = 1 << 20
 _KIB = 1 << 10
+_PIPED_COLUMNS = 120
 
 _ACTION_STYLE = {"compile": "bold green", "fall_back": "bold yellow", "refuse": "bold red"}
 _CONFIDENCE_STYLE = {"in_distribution": "green", "extrapolating": "yellow", "unknown": "red"}
@@ -25,6 +29,12 @@ def bytes_text(size_bytes: int) -> str:
         if abs(size_bytes) >= (unit_bytes // 10 if unit_bytes == _GIB else unit_bytes):
             return f"{size_bytes / unit_bytes:.{digits}f} {unit}"
     return f"{size_bytes} B"
+
+
+def people_console() -> Console:
+    """Return a console on stdout; into a pipe, which has no width, it writes 120 columns unless COLUMNS says else."""
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=_PIPED_COLUMNS if piped else None, highlight=False)
 
 
 def print_prediction(console: Console, prediction: Prediction, *, memory_bytes: int) -> None:
@@ -65,8 +75,8 @@ def _expectation(quantity: Expectation) -> Text:
 def decision_text(decision: Decision) -> Text:
     """Return the decision and its reason."""
     action = decision.action.replace("_", " ")
-    text = Text(f"{action} ", style=_ACTION_STYLE[decision.action])
-    text.append(decision.plan or "", style="bold")
+    text = Text(action, style=_ACTION_STYLE[decision.action])
+    text.append(f" {decision.plan}" if decision.plan else "", style="bold")
     text.append(f": {decision.reason}", style="not bold default")
     if decision.largest_batch is not None:
         text.append(f"; largest batch that fits: {decision.largest_batch}", style="not bold default")
@@ -89,5 +99,9 @@ def explanation_tables(explanation: Explanation, plan: str) -> Group:
     for title in ("bytes", "op", "source line"):
         tensors.add_column(title, justify="right" if title == "bytes" else "left", overflow="fold")
     for tensor in explanation.top_tensors:
-        tensors.add_row(bytes_text(tensor.bytes), escape(tensor.op), escape(tensor.line or ""))
+        # What lives from before the step has no node that made it.
+        op = tensor.op or "(from before the step)"
+        # The part of a path that a reader knows: not where the packages lie on that host.
+        line = (tensor.line or "").rpartition("site-packages/")[2]
+        tensors.add_row(bytes_text(tensor.bytes), escape(op), escape(line))
     return Group(parts, tensors)

@@ -19,12 +19,14 @@ from rich.table import Table
 
 import peakcast
 from peakcast.client.errors import AskError
-from peakcast.client.render import bytes_text, decision_text, explanation_tables
+from peakcast.client.render import bytes_text, decision_text, explanation_tables, people_console
 from peakcast.featurizer.capture import CaptureError, capture_workload
 
 WORKLOAD = f"{Path(__file__).with_name('gpt2_small.py')}:workload"
 PLANS = ["eager", "inductor"]
 CARD_BYTES = 80 * 2**30
+# Between the two measured peaks: here the decision has to change.
+SMALL_CARD_BYTES = 6 * 2**30
 
 # `torch.cuda.max_memory_allocated()` over steps 2 to 4 of this workload on an NVIDIA H200 with torch 2.11.0+cu130:
 # the record gpt2_small, batch 8, of the measured peaks the predictor is trained on.
@@ -126,7 +128,7 @@ def main() -> int:
     parser.add_argument("--log", type=Path, default=Path("build/demo-server.log"), help="where the server's log goes")
     options = parser.parse_args()
     options.log.parent.mkdir(parents=True, exist_ok=True)
-    console = Console(highlight=False)
+    console = people_console()
     # One thread is enough for one question, and leaves the other cores to the capture.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
@@ -141,6 +143,9 @@ def main() -> int:
             console.print(f"captured in {time.monotonic() - started:.0f} s: {nodes}")
             prediction = peakcast.predict(spec, server=url, plans=PLANS, device_memory_bytes=CARD_BYTES)
             show(console, prediction)
+            small = peakcast.predict(spec, server=url, plans=PLANS, device_memory_bytes=SMALL_CARD_BYTES)
+            console.print(f"\nOn a card of {bytes_text(SMALL_CARD_BYTES)}: ", end="")
+            console.print(decision_text(small.decision), soft_wrap=True)
             again = peakcast.predict(spec, server=url, plans=PLANS, device_memory_bytes=CARD_BYTES)
             console.print(f"answered in {prediction.elapsed_ms:.0f} ms; again by graph_id in {again.elapsed_ms:.1f} ms")
             if options.keep:

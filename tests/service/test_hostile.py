@@ -13,7 +13,6 @@ import orjson
 import pytest
 from serving import Served
 
-from peakcast.featurizer.spec import GraphSpec
 from peakcast.service.examples import example_request
 
 MIB = 1 << 20
@@ -168,26 +167,24 @@ def mutated(where: tuple[str | int, ...], value: Any) -> bytes:
     return orjson.dumps(request)
 
 
-@pytest.mark.parametrize("value", [-2, 2**31, 2**63, -(2**63), 1.5, None, "1", [], True])
-@pytest.mark.parametrize(
-    "where",
-    [
-        ("op", 0),
-        ("numel", 0),
-        ("inputs", "ids", 0),
-        ("inputs", "offsets", 1),
-        ("storages", "bytes", 0),
-        ("storages", "died", 0),
-    ],
-)
+COLUMNS: list[tuple[str | int, ...]] = [
+    ("op", 0),
+    ("numel", 0),
+    ("inputs", "ids", 0),
+    ("inputs", "offsets", 1),
+    ("storages", "bytes", 0),
+    ("storages", "died", 0),
+]
+# A storage may have 2^45 bytes, a tensor 2^50 elements; an index is smaller than either.
+IMPOSSIBLE: list[Any] = [-2, 2**51, 2**63, -(2**63), 1.5, None, "1", [], True]
+
+
+@pytest.mark.parametrize("value", IMPOSSIBLE, ids=repr)
+@pytest.mark.parametrize("where", COLUMNS, ids=lambda where: ".".join(map(str, where)))
 def test_numbers_that_cannot_be_are_refused_with_their_column(
     service: Served, where: tuple[str | int, ...], value: Any
 ) -> None:
     """Negative, huge, fractional or missing numbers in a column give invalid_graph and the column's path."""
-    if (where, value) == (("numel", 0), 2**31):
-        pytest.skip("two thousand million elements are a size a tensor can have")
-    if (where, value) == (("storages", "bytes", 0), 2**31):
-        pytest.skip("so are two gigabytes")
     error = post(service, mutated(where, value)).json()["error"]
     assert error["code"] == "invalid_graph"
     assert error["path"].startswith("graph.traces.eager." + ".".join(part for part in where if isinstance(part, str)))
@@ -204,8 +201,8 @@ def test_branches_that_refer_to_nodes_elsewhere_or_nest_for_ever_are_refused(ser
     assert code_of(post(service, mutated(("branches",), nested["branches"]))) in {"invalid_graph", "invalid_json"}
 
 
-def test_the_largest_graph_allowed_is_answered_and_one_node_more_is_not(service: Served) -> None:
-    """A graph at the node limit is predicted within the service's memory; beyond it is refused by that limit."""
+def test_a_graph_beyond_the_node_limit_is_refused_by_it(service: Served) -> None:
+    """One node more than PEAKCAST_MAX_NODES: the limit is named before anything is simulated."""
     request = example_request()
     trace = request["graph"]["traces"]["eager"]
     nodes = 200_001
@@ -215,9 +212,7 @@ def test_the_largest_graph_allowed_is_answered_and_one_node_more_is_not(service:
     trace.pop("region", None)
     for table in ("inputs", "outputs"):
         trace[table] = {"offsets": [0] * (nodes + 1), "ids": []}
-    trace["storages"]["born"] = [-1] * len(trace["storages"]["born"])
-    trace["storages"]["died"] = [-1] * len(trace["storages"]["died"])
-    reply = post(service, gzip.compress(orjson.dumps(request), 1), GZIP)
-    assert code_of(reply) == "invalid_graph"
-    assert reply.json()["error"]["reason"] == "limit_exceeded"
-    assert GraphSpec.from_json(example_request()["graph"]).plans == ("eager",)
+    error = post(service, orjson.dumps(request)).json()["error"]
+    assert error["code"] == "invalid_graph"
+    assert error["reason"] == "limit_exceeded"
+    assert "200000" in error["message"].replace(",", "")
