@@ -93,6 +93,11 @@ def test_contexts_look_through_views_and_follow_in_place_writes() -> None:
         "1 inputs": 1,
         "1 outputs": 1,
         "makes new": 1,
+        "output equal": 1,
+        "1 large inputs": 1,
+        "1 large of 1 outputs": 1,
+        "reads only temporary": 1,
+        "no input dies": 1,
     }
 
 
