@@ -12,6 +12,7 @@ from peakcast.featurizer.allocator_config import AllocatorConfig
 from peakcast.featurizer.lifetimes import Lifetimes, StepEvents, observed_lifetimes, step_events
 from peakcast.featurizer.peak import Parts, PeakTensor, locate
 from peakcast.featurizer.plans import parse_plan
+from peakcast.featurizer.scratch import with_scratch
 from peakcast.featurizer.steps import Steps
 from peakcast.featurizer.trace import Int64, Trace
 from peakcast.featurizer.workspace import (
@@ -131,7 +132,7 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
     trace = spec.traces[trace_plan]
     config = AllocatorConfig.parse(run.allocator)
     generation = generation_of(device.name)
-    lifetimes = lifetimes_of(trace, spec.ops)
+    lifetimes = with_scratch(lifetimes_of(trace, spec.ops), trace, spec.ops, spec.dtypes, generation)
     workspaces = workspaces_of(trace, spec.ops, generation, lifetimes.matmul)
     first = step_events(trace, lifetimes, workspaces, is_first=run.step_of_interest != "resumed")
     steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()

@@ -29,49 +29,53 @@ LT_WORKSPACE_BYTES: Final = 1 << 20
 CONTEXT_BYTES: Final = 527 << 20
 LIBRARIES_BYTES: Final = (767 - 527) << 20
 
-# Compute capability major by card, for names as `torch.cuda.get_device_name` gives them. Longest match wins.
-_GENERATIONS: Final[dict[str, int]] = {
-    "B100": 10,
-    "B200": 10,
-    "B300": 10,
-    "GB10": 12,
-    "GB200": 10,
-    "GB300": 10,
-    "GH200": 9,
-    "H100": 9,
-    "H200": 9,
-    "H20": 9,
-    "H800": 9,
-    "RTX 50": 12,
-    "RTX 5": 12,
-    "RTX PRO 6000": 12,
-    "A100": 8,
-    "A800": 8,
-    "A10": 8,
-    "A16": 8,
-    "A2": 8,
-    "A30": 8,
-    "A40": 8,
-    "L4": 8,
-    "L40": 8,
-    "RTX A": 8,
-    "RTX 30": 8,
-    "RTX 40": 8,
-    "RTX 6000 ADA": 8,
-    "RTX 5000 ADA": 8,
-    "RTX 20": 7,
-    "RTX 6000": 7,
-    "RTX 8000": 7,
-    "QUADRO RTX": 7,
-    "T4": 7,
-    "V100": 7,
-    "TITAN V": 7,
-    "TITAN RTX": 7,
-    "GTX 16": 7,
-    "GTX 10": 6,
-    "P100": 6,
-    "P40": 6,
+# By card, for names as `torch.cuda.get_device_name` gives them, longest match first: compute capability (major),
+# multiprocessors, threads of one. A family stands for its largest card.
+_CARDS: Final[dict[str, tuple[int, int, int]]] = {
+    "B100": (10, 148, 2048),
+    "B200": (10, 148, 2048),
+    "B300": (10, 148, 2048),
+    "GB10": (12, 48, 1536),
+    "GB200": (10, 148, 2048),
+    "GB300": (10, 148, 2048),
+    "GH200": (9, 132, 2048),
+    "H100": (9, 132, 2048),
+    "H100 PCIE": (9, 114, 2048),
+    "H200": (9, 132, 2048),
+    "H20": (9, 78, 2048),
+    "H800": (9, 132, 2048),
+    "RTX 50": (12, 170, 1536),
+    "RTX PRO 6000": (12, 188, 1536),
+    "A100": (8, 108, 2048),
+    "A800": (8, 108, 2048),
+    "A10": (8, 72, 1536),
+    "A10G": (8, 80, 1536),
+    "A16": (8, 10, 1536),
+    "A2": (8, 10, 1536),
+    "A30": (8, 56, 2048),
+    "A40": (8, 84, 1536),
+    "L4": (8, 58, 1536),
+    "L40": (8, 142, 1536),
+    "L40S": (8, 142, 1536),
+    "RTX A": (8, 84, 1536),
+    "RTX 30": (8, 82, 1536),
+    "RTX 40": (8, 128, 1536),
+    "RTX 5000 ADA": (8, 100, 1536),
+    "RTX 6000 ADA": (8, 142, 1536),
+    "RTX 20": (7, 68, 1024),
+    "RTX 6000": (7, 72, 1024),
+    "RTX 8000": (7, 72, 1024),
+    "QUADRO RTX": (7, 72, 1024),
+    "T4": (7, 40, 1024),
+    "V100": (7, 80, 2048),
+    "TITAN V": (7, 80, 2048),
+    "TITAN RTX": (7, 72, 1024),
+    "GTX 16": (7, 24, 1024),
+    "GTX 10": (6, 28, 2048),
+    "P100": (6, 56, 2048),
+    "P40": (6, 30, 2048),
 }
+_UNKNOWN: Final = _CARDS["H200"]  # the larger workspace
 _HOPPER: Final = 9
 
 # Operators whose CUDA kernels go through a cuBLAS or cuBLASLt handle, by the middle part of `aten.<name>.<overload>`.
@@ -111,9 +115,11 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A GPU generation by compute capability; `is_known` is False where the name told nothing."""
+    """What of a card decides over workspaces and scratch; `is_known` is False where the name told nothing."""
 
-    capability: int
+    capability: int  # major
+    multiprocessors: int
+    threads_per_multiprocessor: int
     is_known: bool
 
     @property
@@ -126,12 +132,12 @@ class Generation:
 def generation_of(name: str) -> Generation:
     """Read the generation off a device name; an unknown card is taken for Hopper, the larger workspace, and flagged."""
     upper = name.upper()
-    for known in sorted(_GENERATIONS, key=len, reverse=True):
+    for known in sorted(_CARDS, key=len, reverse=True):
         # A whole word, except that families ("RTX 40", "RTX A") go on with digits.
         tail = "" if known.startswith(("RTX", "GTX", "QUADRO")) else r"(?![0-9])"
         if re.search(rf"(?<![A-Z0-9]){re.escape(known)}{tail}", upper):
-            return Generation(_GENERATIONS[known], is_known=True)
-    return Generation(_HOPPER, is_known=False)
+            return Generation(*_CARDS[known], is_known=True)
+    return Generation(*_UNKNOWN, is_known=False)
 
 
 @lru_cache(maxsize=4096)

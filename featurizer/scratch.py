@@ -1,0 +1,116 @@
+"""Scratch that a kernel takes inside one operator, where its size follows from shapes and the card.
+
+So far: reductions over leading dimensions, as for the gradient of a bias. Each block of threads leaves partial sums in
+global memory; in eager training that is often hundreds of MiB for a few KiB of result. Rules from torch's
+`aten/src/ATen/native/cuda/Reduce.cuh` (setReduceConfig, global_memory_size).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes
+from peakcast.featurizer.trace import Csr, Int32, Trace
+from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU, GRADIENT, TEMPORARY
+from peakcast.featurizer.workspace import Generation, op_name
+
+_MAX_THREADS: Final = 512
+_WARP: Final = 32
+_VALUES_PER_THREAD: Final = (16, 256)  # fewest, most
+_SUMS: Final = frozenset({"sum", "mean"})
+_COPIES: Final = frozenset({"_to_copy"})
+
+
+def leading_sum_scratch_bytes(outputs: int, inputs_per_output: int, element_bytes: int, generation: Generation) -> int:
+    """Return the partial sums of a reduction over all leading dimensions of a contiguous tensor.
+
+    `outputs` is the size of the dimensions that stay, `element_bytes` that of an accumulator.
+    """
+    vector = next(width for width in (4, 2, 1) if outputs % width == 0)
+    threads = _MAX_THREADS // vector
+    across, down = min(_last_power2(outputs // vector), threads), min(_last_power2(inputs_per_output), threads)
+    width = min(across, _WARP)
+    height = min(down, threads // width)
+    width = min(across, threads // height)
+    fewest, most = _VALUES_PER_THREAD
+    if inputs_per_output < min(height * fewest, most):
+        return 0  # the block's rows take outputs of their own
+    values = -(-inputs_per_output // height)
+    grid = -(-(outputs // vector) // width)
+    target = generation.multiprocessors * (generation.threads_per_multiprocessor // (width * height))
+    if values < most or grid > target:
+        return 0
+    parts = max(min(-(-target // grid), -(-values // fewest)), -(-values // most))
+    return element_bytes * outputs * parts * width * vector if parts > 1 else 0
+
+
+def _last_power2(number: int) -> int:
+    return 1 << (max(number, 1).bit_length() - 1)
+
+
+def with_scratch(
+    lifetimes: Lifetimes, trace: Trace, ops: Sequence[str], dtypes: Sequence[str], generation: Generation
+) -> Lifetimes:
+    """Return the lifetimes with a buffer for each operator's scratch, alive during its node alone.
+
+    A trace tells sizes, not the dimensions that were summed over. Where the result becomes a gradient it was over the
+    leading ones: a parameter was broadcast along them. Compiled regions sum in kernels of their own, without scratch.
+    """
+    nodes, sizes = [], []
+    for node in _gradient_sums(trace, ops).tolist():
+        outputs = int(trace.numel[node])
+        element = DTYPE_BYTES.get(dtypes[trace.dtype[node]], 0)
+        read = int(trace.storages.bytes[trace.inputs.row(node)].max(initial=0))
+        if not (outputs and element and read):
+            continue
+        size_bytes = leading_sum_scratch_bytes(outputs, read // element // outputs, max(element, 4), generation)
+        if size_bytes:
+            nodes.append(node)
+            sizes.append(size_bytes)
+    if not nodes:
+        return lifetimes
+    count, at = len(nodes), np.array(nodes, np.int32)
+    return replace(
+        lifetimes,
+        bytes=np.append(lifetimes.bytes, sizes),
+        role=np.append(lifetimes.role, np.full(count, TEMPORARY, np.uint8)),
+        born=np.append(lifetimes.born, at),
+        died=np.append(lifetimes.died, at),
+        reuses=np.append(lifetimes.reuses, np.full(count, NO_REUSE, np.int32)),
+    )
+
+
+def _gradient_sums(trace: Trace, ops: Sequence[str]) -> Int32:
+    """Return the eager sums on the GPU whose result is a gradient, or is cast into one."""
+    is_gradient = trace.storages.role == GRADIENT
+    eager = (trace.region < 0) & (trace.device == GPU)
+    copies = _filled(trace.inputs, _filled(trace.outputs, np.flatnonzero(_named(trace, ops, _COPIES) & eager)))
+    becomes = copies[is_gradient[_first(trace.outputs, copies)]]
+    is_gradient = is_gradient.copy()
+    is_gradient[_first(trace.inputs, becomes)] = True
+    sums = _filled(trace.outputs, np.flatnonzero(_named(trace, ops, _SUMS) & eager))
+    found: Int32 = sums[is_gradient[_first(trace.outputs, sums)]].astype(np.int32)
+    return found
+
+
+def _named(trace: Trace, ops: Sequence[str], names: frozenset[str]) -> NDArray[np.bool_]:
+    is_named = np.fromiter((op_name(op) in names for op in ops), np.bool_, len(ops))
+    mask: NDArray[np.bool_] = is_named[trace.op] if len(trace) else np.zeros(0, np.bool_)
+    return mask
+
+
+def _filled(csr: Csr, rows: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Return those of the rows that hold a storage."""
+    filled: NDArray[np.integer] = rows[csr.offsets[rows] < csr.offsets[rows + 1]]
+    return filled
+
+
+def _first(csr: Csr, rows: NDArray[np.integer]) -> Int32:
+    """Return the first storage of each of the rows, which are not empty."""
+    first: Int32 = csr.ids[csr.offsets[rows]]
+    return first
