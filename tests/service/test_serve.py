@@ -16,6 +16,7 @@ from serving import serving
 
 from peakcast.models.registry import PRETRAINED
 from peakcast.service.examples import example_request
+from peakcast.service.serve import _listen
 from peakcast.service.settings import Settings
 
 
@@ -107,3 +108,10 @@ def test_hosts_are_compared_without_case_and_port(header: str, allowed: bool) ->
     """`Host` may carry a port and capitals; what is not listed is refused, nothing listed allows all."""
     assert Settings(allowed_hosts=("api.example", "[::1]")).host_is_allowed(header) == allowed
     assert Settings().host_is_allowed(header)
+
+
+def test_replies_do_not_wait_for_acknowledgements() -> None:
+    """The listening socket names TCP, or asyncio would leave Nagle's delay of 40 ms on every reply."""
+    with _listen(Settings(port=0)) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
+        assert listening.getsockname()[1] > 0
