@@ -127,7 +127,6 @@ _DECODERS = (
     _decoder("Apertus", (2, 8)),
     _decoder("Exaone4", (2, 8), vocab_size=64000),
     _decoder("Ernie4_5", (2, 8), vocab_size=64000, head_dim=64),
-    _decoder("DiffLlama", (1, 8)),
     _decoder("MiniCPM3", (1, 6), num_key_value_heads=12),
 )
 

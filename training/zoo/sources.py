@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -71,31 +72,46 @@ def transformers_model(class_name: str, config_name: str, **options: Any) -> Mak
 def buildable_under_fake_tensors() -> Iterator[None]:
     """Let constructors that read their own tensors run under fake tensors, which hold no values.
 
-    Three habits do. Stochastic depth is spread by `torch.linspace(0, rate, depth).tolist()` and widths are made from
-    `torch.arange`: these fake tensors get to remember the constants they stand for, parts of them too. And
-    `trunc_normal_` redraws until nothing lies outside: it is left out.
+    Three habits do. Stochastic depth is spread by `torch.linspace(0, rate, depth).tolist()`: that fake tensor gets to
+    remember the constant it stands for, parts of it too. `trunc_normal_` redraws until nothing lies outside: it is left
+    out. RegNet computes its widths with tensors: it does so on real ones.
     """
     if detect_fake_mode() is None:
         yield
         return
+    original = torch.linspace
 
-    def remembering(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        def made(*args: Any, **options: Any) -> torch.Tensor:
-            fake = original(*args, **options)
-            with unset_fake_temporarily(), torch.device("cpu"):
-                fake.constant = original(*args, **{**options, "device": "cpu"})  # type: ignore[attr-defined]
-            return fake
-
-        return made
+    def linspace(*args: Any, **options: Any) -> torch.Tensor:
+        fake = original(*args, **options)
+        with _real_tensors():
+            fake.constant = original(*args, **{**options, "device": "cpu"})  # type: ignore[attr-defined]
+        return fake
 
     def no_draw(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         return tensor
 
-    with (
-        mock.patch.object(torch, "linspace", remembering(torch.linspace)),
-        mock.patch.object(torch, "arange", remembering(torch.arange)),
-        mock.patch.object(init, "_no_grad_trunc_normal_", no_draw),
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(torch, "linspace", linspace))
+        stack.enter_context(mock.patch.object(init, "_no_grad_trunc_normal_", no_draw))
         # From two elements on, fake tensors forget constants: a model has more blocks than that.
-        mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", 1024),
-    ):
+        stack.enter_context(mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", 1024))
+        regnet = sys.modules.get("torchvision.models.regnet")
+        if regnet is not None:
+            stack.enter_context(_widths_of_real_tensors(regnet.BlockParams))
         yield
+
+
+@contextlib.contextmanager
+def _real_tensors() -> Iterator[None]:
+    with unset_fake_temporarily(), torch.device("cpu"):
+        yield
+
+
+def _widths_of_real_tensors(block_params: Any) -> contextlib.AbstractContextManager[Any]:
+    original = block_params.from_init_params
+
+    def from_init_params(*args: Any, **options: Any) -> Any:
+        with _real_tensors():
+            return original(*args, **options)
+
+    return mock.patch.object(block_params, "from_init_params", from_init_params)

@@ -86,7 +86,6 @@ _TIMM_TRANSFORMER = (
     _timm("crossvit_9_240", "CrossVit", "vit", (8, 64), 240),
     _timm("beit_base_patch16_224", "Beit", "vit", (8, 48), depth=4),
     _timm("eva02_tiny_patch14_224", "Eva", "vit", (8, 64), depth=6),
-    _timm("nest_tiny", "Nest", "vit", (4, 32)),
     _timm("pit_ti_224", "PoolingVisionTransformer", "vit", (16, 128)),
     _timm("gmlp_ti16_224", "MlpMixer", "mixer", (16, 96)),
     _timm("efficientformer_l1", "EfficientFormer", "vit", (16, 96)),
