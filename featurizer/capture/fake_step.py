@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.optim import optimizer as optimizers
 
 aten = torch.ops.aten
+_ALL_OF = "_peakcast_all_of"
 
 
 class Guesses:
@@ -23,11 +24,20 @@ class Guesses:
         self.count = 0
 
     def scalar(self, func: Any, tensor: torch.Tensor) -> Any:
-        """Answer `.item()`: true, or zero (a GradScaler then finds no overflow and takes its step)."""
+        """Answer `.item()`: zero, and false unless it asks whether all of something holds.
+
+        A GradScaler then finds no overflow and takes its step, LayerDrop drops no layer, a mask masks nothing.
+        """
         self.count += 1
         if tensor.dtype is torch.bool:
-            return True
+            return getattr(tensor, _ALL_OF, False)
         return 0.0 if tensor.dtype.is_floating_point else 0
+
+    def all_of(self, func: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """Mark the result of `all()`, for `scalar`."""
+        result = tensor.new_empty((), dtype=torch.bool)
+        setattr(result, _ALL_OF, True)
+        return result
 
     def nonzero(self, func: Any, tensor: torch.Tensor) -> torch.Tensor:
         """Answer `nonzero` as if every element were: the upper bound."""
@@ -54,6 +64,7 @@ def whole_steps_on_fake_tensors() -> Iterator[Guesses]:
     table = fake_impls.op_implementations_dict
     answers: dict[Any, Callable[..., Any]] = {
         aten._local_scalar_dense.default: guesses.scalar,
+        aten.all.default: guesses.all_of,
         aten.nonzero.default: guesses.nonzero,
         aten.masked_select.default: guesses.masked_select,
     }
