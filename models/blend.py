@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.example import Example, Floats
@@ -71,12 +72,21 @@ class Blend:
 
     @classmethod
     def fit(
-        cls, examples: Sequence[Example], measured_PQ: Floats, ratio_PQ: Floats, additive_PQ: Floats, weight_P: Floats
+        cls,
+        examples: Sequence[Example],
+        measured_PQ: Floats,
+        ratio_PQ: Floats,
+        additive_PQ: Floats,
+        groups: Sequence[str],
     ) -> Self:
-        """Choose the numbers on out-of-fold outputs. `measured_PQ` is NaN where nothing was measured."""
+        """Choose the numbers on out-of-fold outputs.
+
+        `measured_PQ` is NaN where nothing was measured; `groups` are the architectures, which count alike.
+        """
         prior = np.stack([example.prior_bytes for example in examples])
         relative = relative_bytes(additive_PQ, prior)
         eager = np.array([example.is_eager for example in examples])
+        labels = np.unique(np.array(groups), return_inverse=True)[1]
         shrinks: dict[str, Shrink] = {}
         for family, column in product(FAMILIES, range(len(QUANTITIES))):
             rows = (eager if family == "eager" else ~eager) & np.isfinite(measured_PQ[:, column])
@@ -87,7 +97,7 @@ class Blend:
                 measured_PQ[rows, column] / prior[rows, column],
                 ratio_PQ[rows, column],
                 relative[rows, column],
-                weight_P[rows],
+                labels[rows],
             )
         return cls(shrinks)
 
@@ -106,20 +116,33 @@ def relative_bytes(additive_PQ: Floats, prior_PQ: Floats) -> Floats:
     return np.sinh(np.clip(additive_PQ, -12.0, 12.0)) * UNIT_BYTES / prior_PQ
 
 
-def _choose(truth: Floats, ratio: Floats, relative: Floats, weight: Floats) -> Shrink:
-    """Return the grid's best: smallest mean plus median error, and a median no worse than the prior's."""
+def _choose(truth: Floats, ratio: Floats, relative: Floats, group: NDArray[np.int64]) -> Shrink:
+    """Return the grid's best: smallest mean plus median error, a median no worse than the prior's, and a gain for sure.
+
+    For sure: the mean gain over architectures exceeds its standard error. Otherwise nothing is corrected.
+    """
     if len(truth) < _MIN_ROWS:
         return Shrink()
-    best, best_loss = Shrink(), np.inf
-    prior_median = np.median(np.abs(1.0 / truth - 1.0))
-    for shrink in (Shrink(), *_GRID):
+    nothing = np.abs(1.0 / truth - 1.0)
+    size = np.bincount(group).astype(float)
+    present = size > 0
+
+    def by_group(errors: Floats) -> Floats:
+        total: Floats = np.bincount(group, weights=np.minimum(errors, _ERROR_CAP))[present]
+        return total / size[present]
+
+    best, best_loss = Shrink(), float(by_group(nothing).mean() + np.median(nothing))
+    for shrink in _GRID:
         errors = np.abs((1.0 + shrink.corrections(ratio, relative)) / truth - 1.0)
-        median = float(np.median(errors))
-        # The prior's own median, and a hair of 0.01 %: ties between equally good settings must not be lost to rounding.
-        if median > prior_median + 1e-4:
+        # A hair of 0.01 %: exact priors must not bar a gain elsewhere over rounding.
+        if np.median(errors) > np.median(nothing) + 1e-4:
             continue
-        loss = float(np.average(np.minimum(errors, _ERROR_CAP), weights=weight)) + median
-        # A larger correction has to earn its place: 0.02 % at least.
-        if loss < best_loss - 2e-4:
+        loss = float(by_group(errors).mean() + np.median(errors))
+        gain = by_group(nothing) - by_group(errors)
+        if loss < best_loss and gain.mean() > _standard_error(gain):
             best, best_loss = shrink, loss
     return best
+
+
+def _standard_error(values: Floats) -> float:
+    return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("inf")

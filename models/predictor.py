@@ -35,8 +35,8 @@ from peakcast.models.reply import build_prediction
 SCALE_FLOOR_BYTES = 2 << 20
 # An answer outside what was measured is bounded at a quarter of the risk asked for.
 EXTRAPOLATION = 0.25
-# Limits of the learned scale: a bound is never drawn from a scale below 0.05 % or above half of the peak.
-SPREAD_RANGE = (5e-4, 0.5)
+# No bound is drawn from a scale above half of the peak.
+LARGEST_SPREAD = 0.5
 
 STEADY_ALLOCATED, STEADY_RESERVED, FIRST_ALLOCATED, FIRST_RESERVED, REQUIRED = range(5)
 
@@ -54,7 +54,11 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predictor:
-    """A fitted pair. `feature_names` are the columns the trees were fitted on; `speeds` are medians against eager."""
+    """A fitted pair.
+
+    `spread_floor` is the smallest relative scale of a bound; `feature_names` are the columns the trees were fitted on;
+    `speeds` are medians against eager.
+    """
 
     version: str
     sequence: SequenceModel
@@ -64,6 +68,7 @@ class Predictor:
     blend: Blend
     calibration: Calibration
     coverage: Coverage
+    spread_floor: float
     feature_names: Sequence[str]
     speeds: Mapping[str, float]
 
@@ -110,7 +115,7 @@ class Predictor:
             self.ratio.predict(features).reshape(prior.shape),
             self.additive.predict(features).reshape(prior.shape),
         )
-        scale = spread_bytes(self.spread.predict(features).reshape(prior.shape), expected)
+        scale = spread_bytes(self.spread.predict(features).reshape(prior.shape), expected, self.spread_floor)
         judged = [self.coverage.judge(example.facts) for example in examples]
         upper = np.empty_like(expected)
         extended = []
@@ -133,7 +138,11 @@ class Predictor:
 
     def to_files(self) -> dict[str, bytes]:
         """Return the files of an artefact."""
-        about = {"feature_names": list(self.feature_names), "speeds": dict(self.speeds)}
+        about = {
+            "feature_names": list(self.feature_names),
+            "speeds": dict(self.speeds),
+            "spread_floor": self.spread_floor,
+        }
         return {
             **self.sequence.to_files(),
             "ratio.txt": self.ratio.to_text(),
@@ -158,6 +167,7 @@ class Predictor:
             blend=Blend.from_dict(orjson.loads(files["blend.json"])),
             calibration=Calibration.from_dict(orjson.loads(files["calibration.json"])),
             coverage=Coverage(**orjson.loads(files["coverage.json"])),
+            spread_floor=about["spread_floor"],
             feature_names=about["feature_names"],
             speeds=about["speeds"],
         )
@@ -183,9 +193,9 @@ def _load(folder: Path, _modified_ns: int) -> Predictor:
     return Predictor.from_files(manifest.version, files)
 
 
-def spread_bytes(log2_spread: Floats, expected: Floats) -> Floats:
+def spread_bytes(log2_spread: Floats, expected: Floats, floor: float) -> Floats:
     """Return the scale of the scores: the learned relative error in bytes, and the allocator's granularity on top."""
-    return np.clip(np.exp2(log2_spread), *SPREAD_RANGE) * expected + SCALE_FLOOR_BYTES
+    return np.clip(np.exp2(log2_spread), floor, LARGEST_SPREAD) * expected + SCALE_FLOOR_BYTES
 
 
 def class_names(example: Example, quantity: str) -> tuple[str, ...]:

@@ -26,11 +26,15 @@ from peakcast.models.coverage import Coverage
 from peakcast.models.example import Floats
 from peakcast.models.gbm import Trees, feature_matrix, feature_names
 from peakcast.models.lstm import SequenceModel
-from peakcast.models.predictor import Predictor, class_names, spread_bytes
+from peakcast.models.predictor import LARGEST_SPREAD, Predictor, class_names, spread_bytes
 from peakcast.training.dataset import Dataset
 from peakcast.training.fit_lstm import SequenceSettings, fit_sequence_model
 
 _Q = len(QUANTITIES)
+# The trust in the learned spread: the smallest scale of a bound, from trusting it whole to not at all (one scale for
+# all). The one that gives the narrowest bounds at JUDGED_RISK is kept.
+SPREAD_FLOORS = (5e-4, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, LARGEST_SPREAD)
+JUDGED_RISK = 0.05
 # Relative error that counts as none when the spread is learned: logarithms of exact answers must stay finite.
 _SMALLEST_ERROR = 5e-4
 
@@ -82,14 +86,14 @@ def fit_pair(data: Dataset, settings: FitSettings | None = None) -> Predictor:
         name: _out_of_fold(features, targets[name], weights[name], rows, names, settings)
         for name in ("ratio", "additive")
     }
-    blend = Blend.fit(data.examples, measured, outputs["ratio"], outputs["additive"], data.weights)
+    blend = Blend.fit(data.examples, measured, outputs["ratio"], outputs["additive"], data.architectures)
     expected = blend.apply(data.examples, outputs["ratio"], outputs["additive"])
 
     spread_target = np.log2(np.abs(measured / expected - 1.0) + _SMALLEST_ERROR).ravel()
     log2_spread = _out_of_fold(
         features, spread_target, weights["ratio"], rows, names, settings, objective="l2", rounds=settings.spread_rounds
     )
-    calibration = _calibrate(data, expected, spread_bytes(log2_spread, expected))
+    floor, calibration = _calibrate(data, expected, log2_spread)
 
     kept = rows.measured
 
@@ -113,6 +117,7 @@ def fit_pair(data: Dataset, settings: FitSettings | None = None) -> Predictor:
         blend=blend,
         calibration=calibration,
         coverage=Coverage.fit((example.facts for example in data.examples), torch_versions=data.torch_versions),
+        spread_floor=floor,
         feature_names=names,
         speeds=data.speeds(),
     )
@@ -199,12 +204,21 @@ def _out_of_fold(
     return outputs.reshape(-1, _Q)
 
 
-def _calibrate(data: Dataset, expected: Floats, scale: Floats) -> Calibration:
-    """Score every measured row against its out-of-fold expectation and scale."""
-    scores = (data.measured_PQ - expected) / scale
-    kept = np.argwhere(np.isfinite(scores))
-    return Calibration.fit(
-        np.array([scores[row, column] for row, column in kept]),
-        [data.architectures[row] for row, _ in kept],
-        [class_names(data.examples[row], QUANTITIES[column]) for row, column in kept],
-    )
+def _calibrate(data: Dataset, expected: Floats, log2_spread: Floats) -> tuple[float, Calibration]:
+    """Return the floor of the spread that gives the narrowest bounds, and the calibration under it.
+
+    Every measured row is scored against its out-of-fold expectation and scale.
+    """
+    kept = np.argwhere(np.isfinite(data.measured_PQ))
+    index = (kept[:, 0], kept[:, 1])
+    groups = [data.architectures[row] for row in kept[:, 0]]
+    names = [class_names(data.examples[row], QUANTITIES[column]) for row, column in kept]
+    tried = []
+    for floor in SPREAD_FLOORS:
+        scale = spread_bytes(log2_spread, expected, floor)[index]
+        calibration = Calibration.fit((data.measured_PQ[index] - expected[index]) / scale, groups, names)
+        width = {row: max(calibration.quantile(row, JUDGED_RISK).value, 0.0) for row in set(names)}
+        slack = np.array([width[row] for row in names]) * scale / expected[index]
+        tried.append((float(slack.mean()), floor, calibration))
+    _, floor, calibration = min(tried, key=lambda entry: entry[:2])
+    return floor, calibration

@@ -21,7 +21,7 @@ def test_useless_outputs_are_shut_off() -> None:
     data = make_dataset(noise=0.0)
     priors, random = data.priors, np.random.default_rng(1)
     noise = 0.2 * random.standard_normal(priors.shape)
-    blend = Blend.fit(data.examples, priors * 1.001, noise, 100.0 * noise, data.weights)
+    blend = Blend.fit(data.examples, priors * 1.001, noise, 100.0 * noise, data.architectures)
     assert np.array_equal(blend.apply(data.examples, noise, 100.0 * noise), priors)
 
 
@@ -31,7 +31,7 @@ def test_true_corrections_are_taken_whole() -> None:
     priors = data.priors
     missing = np.where(np.arange(priors.shape[0])[:, None] % 2, 2.0 * UNIT_BYTES, 0.0) * np.ones_like(priors)
     additive = np.arcsinh(missing / UNIT_BYTES)
-    blend = Blend.fit(data.examples, priors + missing, np.full_like(priors, 0.3), additive, data.weights)
+    blend = Blend.fit(data.examples, priors + missing, np.full_like(priors, 0.3), additive, data.architectures)
     assert np.allclose(blend.apply(data.examples, np.full_like(priors, 0.3), additive), priors + missing)
 
 
@@ -41,7 +41,7 @@ def test_scarce_quantity_borrows() -> None:
     measured = data.priors * 1.1
     measured[1:, QUANTITIES.index("required")] = np.nan
     outputs = np.full_like(measured, 0.1)
-    blend = Blend.fit(data.examples, measured, outputs, np.zeros_like(measured), data.weights)
+    blend = Blend.fit(data.examples, measured, outputs, np.zeros_like(measured), data.architectures)
     assert blend.shrinks["eager/required"] == blend.shrinks["eager/steady_allocated"]
 
 
