@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.optim import optimizer as optimizers
 
 aten = torch.ops.aten
-_ALL_OF = "_peakcast_all_of"
+_HOLDS = "_peakcast_holds"
 
 
 class Guesses:
@@ -24,20 +24,26 @@ class Guesses:
         self.count = 0
 
     def scalar(self, func: Any, tensor: torch.Tensor) -> Any:
-        """Answer `.item()`: zero, and false unless it asks whether all of something holds.
+        """Answer `.item()`: zero, and false unless it asks whether all of something holds, or a count is full.
 
         A GradScaler then finds no overflow and takes its step, LayerDrop drops no layer, a mask masks nothing.
         """
         self.count += 1
         if tensor.dtype is torch.bool:
-            return getattr(tensor, _ALL_OF, False)
+            return getattr(tensor, _HOLDS, False)
         return 0.0 if tensor.dtype.is_floating_point else 0
 
     def all_of(self, func: Any, tensor: torch.Tensor) -> torch.Tensor:
         """Mark the result of `all()`, for `scalar`."""
         result = tensor.new_empty((), dtype=torch.bool)
-        setattr(result, _ALL_OF, True)
+        setattr(result, _HOLDS, True)
         return result
+
+    def equal(self, func: Any, tensor: torch.Tensor, other: Any) -> Any:
+        """Mark a scalar that was compared for equality (`mask.sum() == mask.numel()`), for `scalar`."""
+        if tensor.dim() or (isinstance(other, torch.Tensor) and other.dim()):
+            return NotImplemented
+        return self.all_of(func, tensor)
 
     def nonzero(self, func: Any, tensor: torch.Tensor) -> torch.Tensor:
         """Answer `nonzero` as if every element were: the upper bound."""
@@ -54,7 +60,10 @@ def new_fake_mode() -> FakeTensorMode:
     """Return a fake mode in which tensors made elsewhere may be used too."""
     # No unbacked symbols: no later size could be made of one. What depends on data is guessed instead.
     shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
-    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
+    # A cached result is a new tensor: what `Guesses` noted on the first one would be lost.
+    mode.cache_enabled = False
+    return mode
 
 
 @contextlib.contextmanager
@@ -65,6 +74,8 @@ def whole_steps_on_fake_tensors() -> Iterator[Guesses]:
     answers: dict[Any, Callable[..., Any]] = {
         aten._local_scalar_dense.default: guesses.scalar,
         aten.all.default: guesses.all_of,
+        aten.eq.Scalar: guesses.equal,
+        aten.eq.Tensor: guesses.equal,
         aten.nonzero.default: guesses.nonzero,
         aten.masked_select.default: guesses.masked_select,
     }
