@@ -124,12 +124,13 @@ def _choose(truth: Floats, ratio: Floats, relative: Floats, group: NDArray[np.in
     if len(truth) < _MIN_ROWS:
         return Shrink()
     nothing = np.abs(1.0 / truth - 1.0)
-    size = np.bincount(group).astype(float)
+    size: Floats = np.bincount(group).astype(np.float64)
     present = size > 0
 
     def by_group(errors: Floats) -> Floats:
-        total: Floats = np.bincount(group, weights=np.minimum(errors, _ERROR_CAP))[present]
-        return total / size[present]
+        total = np.bincount(group, weights=np.minimum(errors, _ERROR_CAP))[present].astype(np.float64)
+        mean: Floats = total / size[present]
+        return mean
 
     best, best_loss = Shrink(), float(by_group(nothing).mean() + np.median(nothing))
     for shrink in _GRID:

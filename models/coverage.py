@@ -13,7 +13,7 @@ from peakcast.featurizer.prior import Prior
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec, walk
 from peakcast.featurizer.trace import Trace
-from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU
+from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU, GRADIENT
 from peakcast.featurizer.workspace import generation_of
 from peakcast.models.decision import is_compiled, plan_kind
 from peakcast.models.prediction import Confidence
@@ -37,6 +37,8 @@ MINOR_SHARE = 0.01
 MAJOR_SHARE = 0.10
 # One octave beyond what was measured is still near it.
 OCTAVES = 1.0
+# The dtype a trace names for a node without a tensor output.
+NO_TENSOR = "none"
 _BLOCK_BYTES = 512  # the caching allocator's granule
 
 
@@ -61,7 +63,8 @@ class Facts:
     log2_nodes: float
     log2_prior: float
     written_bytes: int
-    no_reuse_bytes: int  # every storage of the step at once, and the prior's workspaces
+    gradients_bytes: int
+    unfused_bytes: int  # the step's peak if nothing is fused or reused in place, the prior's workspaces on top
 
 
 def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: DeviceSpec) -> Facts:
@@ -74,7 +77,7 @@ def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: Dev
     used = np.unique(np.concatenate([part.dtype for part in walk(trace)]))
     return Facts(
         op_share={op: size / max(total_bytes, 1.0) for op, size in written.items()},
-        dtypes=frozenset(spec.dtypes[code] for code in used),
+        dtypes=frozenset(spec.dtypes[code] for code in used) - {NO_TENSOR},
         plan_kind=plan_kind(plan),
         task=run.task,
         trace_plan=prior.trace_plan,
@@ -90,17 +93,22 @@ def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: Dev
         log2_nodes=math.log2(1 + len(trace)),
         log2_prior=math.log2(max(prior.steady_allocated_bytes, 1)),
         written_bytes=int(total_bytes),
-        no_reuse_bytes=no_reuse_bytes(trace) + prior.workspace_bytes,
+        gradients_bytes=int(trace.storages.bytes[trace.storages.role == GRADIENT].sum()),
+        unfused_bytes=unfused_bytes(trace) + prior.workspace_bytes,
     )
 
 
-def no_reuse_bytes(trace: Trace) -> int:
-    """Return all device storages of the step at once, nested branches included: nothing freed, nothing fused."""
-    total = 0
-    for part in walk(trace):
-        on_device = part.storages.device == GPU
-        total += int((-(-part.storages.bytes[on_device] // _BLOCK_BYTES) * _BLOCK_BYTES).sum())
-    return total
+def unfused_bytes(trace: Trace) -> int:
+    """Return the peak of the storages as traced, each with memory of its own; branches count as if all were run."""
+    storages, count = trace.storages, len(trace)
+    size_bytes = np.where(storages.device == GPU, -(-storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES, 0)
+    # Place k is before node k: born at node k lives from there, died after node k is gone at k + 1.
+    change = np.zeros(count + 2, np.int64)
+    np.add.at(change, np.maximum(storages.born, 0), size_bytes)
+    dies = storages.died >= 0
+    np.add.at(change, storages.died[dies] + 1, -size_bytes[dies])
+    inner = sum(unfused_bytes(branch) for _, branches in trace.branches for branch in branches)
+    return int(np.cumsum(change).max()) + inner
 
 
 def _written_bytes(trace: Trace, ops: tuple[str, ...]) -> dict[str, float]:
@@ -174,8 +182,14 @@ class Coverage:
         return {op: share for op, share in facts.op_share.items() if _stem(op) not in self._ops}
 
     def cautious_bytes(self, facts: Facts) -> int:
-        """Return a bound that asks nothing of what was learned: no reuse, and as much scratch as unseen ops write."""
-        return facts.no_reuse_bytes + int(sum(self.unseen(facts).values()) * facts.written_bytes)
+        """Return a bound that asks nothing of what was learned.
+
+        Nothing is fused; ops never measured keep what they write and take as much scratch; among ranks that were not
+        measured there is a second copy of the gradients, as in the buckets of DDP.
+        """
+        unseen_bytes = 2 * sum(self.unseen(facts).values()) * facts.written_bytes
+        copies = facts.gradients_bytes if facts.world_size not in self.world_sizes else 0
+        return facts.unfused_bytes + int(unseen_bytes) + copies
 
     def _unknown_ops(self, facts: Facts) -> list[str]:
         unseen = self.unseen(facts)

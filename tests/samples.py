@@ -31,7 +31,8 @@ def make_facts(**changed: object) -> Facts:
         "log2_nodes": 10.0,
         "log2_prior": 31.0,
         "written_bytes": 1 << 31,
-        "no_reuse_bytes": 1 << 33,
+        "gradients_bytes": 1 << 30,
+        "unfused_bytes": 1 << 33,
         **changed,
     }
     return Facts(**values)  # type: ignore[arg-type]

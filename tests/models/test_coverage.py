@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from samples import make_facts
 
-from peakcast.models.coverage import Coverage
+from peakcast.featurizer.trace import Csr, Storages, Trace
+from peakcast.models.coverage import Coverage, unfused_bytes
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +68,9 @@ def test_what_nothing_is_known_of_is_unknown(coverage: Coverage, changed: dict[s
 
 
 def test_cautious_bound_counts_scratch_of_unseen_ops(coverage: Coverage) -> None:
-    """Without reuse the step takes 8 GiB; an unseen op that writes half of 2 GiB may take 1 GiB more."""
+    """Unfused the step takes 8 GiB; an unseen op that writes half of 2 GiB may keep it and take 1 GiB of scratch."""
     facts = make_facts(op_share={"aten.mm.default": 0.5, "mylib.attend.default": 0.5})
-    assert coverage.cautious_bytes(facts) == (8 + 1) << 30
+    assert coverage.cautious_bytes(facts) == (8 + 2) << 30
 
 
 def test_survives_json(coverage: Coverage) -> None:
@@ -76,3 +78,25 @@ def test_survives_json(coverage: Coverage) -> None:
     again = Coverage(**coverage.to_dict())
     assert again == coverage
     assert again.judge(make_facts()) == ("in_distribution", ())
+
+
+def test_cautious_bound_counts_a_second_copy_of_gradients(coverage: Coverage) -> None:
+    """Ranks that were not measured may keep buckets: 8 GiB unfused and 1 GiB of gradients again."""
+    assert coverage.cautious_bytes(make_facts(world_size=2)) == (8 + 1) << 30
+
+
+def test_unfused_peak_by_hand() -> None:
+    """Three nodes: a parameter of 1,024 bytes throughout, two temporaries that never live together, one on the CPU."""
+    storages = Storages(
+        bytes=np.array([1000, 5000, 3000, 10**6]),
+        device=np.array([1, 1, 1, 0], np.uint8),
+        role=np.zeros(4, np.uint8),
+        born=np.array([-1, 0, 2, 0], np.int32),
+        died=np.array([-1, 1, 2, 2], np.int32),
+    )
+    zeros, empty = np.zeros(3, np.uint8), Csr(np.zeros(4, np.int32), np.zeros(0, np.int32))
+    numbers = np.zeros(3, np.int32)
+    trace = Trace(
+        zeros, numbers, zeros, numbers.astype(np.int64), zeros, zeros, numbers, numbers, empty, empty, storages
+    )
+    assert unfused_bytes(trace) == 1024 + 5120
