@@ -15,7 +15,7 @@ from peakcast.featurizer.trace import Csr, Storages, Trace
 from peakcast.featurizer.validation import check_limit
 
 _NODE_KEYS = ("phase", "op", "rank", "numel", "dtype", "device", "inputs", "outputs", "storages")
-_NODE_OPTIONAL = ("line", "region", "branches", "numel_poly")
+_NODE_OPTIONAL = ("line", "region", "attribute", "branches", "numel_poly")
 _STORAGE_KEYS = ("bytes", "device", "role", "born", "died")
 
 
@@ -35,6 +35,7 @@ def read_trace(value: object, path: str, limits: Limits, depth: int = 0) -> Trac
         device=_integers(row["device"], np.uint8, f"{path}.device", most),
         line=_integers(row["line"], np.int32, f"{path}.line", most) if "line" in row else missing,
         region=_integers(row["region"], np.int32, f"{path}.region", most) if "region" in row else missing,
+        attribute=_integers(row["attribute"], np.int32, f"{path}.attribute", most) if "attribute" in row else missing,
         inputs=_csr(row["inputs"], f"{path}.inputs", limits),
         outputs=_csr(row["outputs"], f"{path}.outputs", limits),
         storages=_storages(row["storages"], f"{path}.storages", limits),

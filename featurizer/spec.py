@@ -18,13 +18,13 @@ from peakcast.featurizer.plans import parse_plan
 from peakcast.featurizer.polynomials import Symbol, choose_values, evaluate_column
 from peakcast.featurizer.reading import child, read_object, read_strings, read_symbols, read_trace, wrong_type
 from peakcast.featurizer.trace import Trace
-from peakcast.featurizer.validation import TraceChecker, check_limit, check_symbol
+from peakcast.featurizer.validation import Tables, TraceChecker, check_limit, check_symbol
 from peakcast.featurizer.writing import SCHEMA, document_of
 
 __all__ = ["SCHEMA", "GraphSpec", "Limits", "SpecError", "Symbol"]
 
 _KEYS: Final = ("schema", "ops", "dtypes", "traces")
-_OPTIONAL: Final = ("symbols", "captured_with", "lines")
+_OPTIONAL: Final = ("symbols", "captured_with", "lines", "attributes")
 # What never blocks a name that torch prints: `aten.add_.Tensor`, `higher_order.cond`, `mylib::op.default`.
 _OP_NAME: Final = re.compile(r"[!-~]+")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -45,6 +45,8 @@ class GraphSpec:
     symbols: Mapping[str, Symbol] = field(default_factory=dict)
     captured_with: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
+    # What sizes alone do not tell of a node, e.g. "kernel=3x3,groups=1,layout=nchw" of a convolution.
+    attributes: tuple[str, ...] = ()
     limits: InitVar[Limits] = DEFAULT_LIMITS
     _limits: Limits = field(init=False, repr=False)
 
@@ -52,11 +54,13 @@ class GraphSpec:
         object.__setattr__(self, "ops", tuple(self.ops))
         object.__setattr__(self, "dtypes", tuple(self.dtypes))
         object.__setattr__(self, "lines", tuple(self.lines))
+        object.__setattr__(self, "attributes", tuple(self.attributes))
         for name in ("traces", "symbols", "captured_with"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         object.__setattr__(self, "_limits", limits)
         _check_tables(self, limits)
-        checker = TraceChecker(limits, len(self.ops), len(self.dtypes), len(self.lines), self.symbols)
+        tables = Tables(len(self.ops), len(self.dtypes), len(self.lines), len(self.attributes))
+        checker = TraceChecker(limits, tables, self.symbols)
         for plan, trace in self.traces.items():
             checker.check(trace, f"$.traces.{plan}")
 
@@ -87,6 +91,7 @@ class GraphSpec:
             symbols=read_symbols(row["symbols"], "$.symbols", limits) if "symbols" in row else {},
             captured_with=captured_with,
             lines=read_strings(row["lines"], "$.lines", limits.max_lines) if "lines" in row else (),
+            attributes=read_strings(row["attributes"], "$.attributes", limits.max_ops) if "attributes" in row else (),
             limits=limits,
         )
 
@@ -177,6 +182,7 @@ def _check_tables(spec: GraphSpec, limits: Limits) -> None:
     check_limit(len(spec.ops), limits.max_ops, "$.ops", "op names")
     check_limit(len(spec.dtypes), limits.max_dtypes, "$.dtypes", "dtypes")
     check_limit(len(spec.lines), limits.max_lines, "$.lines", "lines")
+    check_limit(len(spec.attributes), limits.max_ops, "$.attributes", "attributes")
     check_limit(len(spec.traces), limits.max_traces, "$.traces", "traces")
     check_limit(len(spec.captured_with), limits.max_captured_with, "$.captured_with", "entries")
     check_limit(len(spec.symbols), limits.max_symbols, "$.symbols", "symbols")
@@ -184,6 +190,7 @@ def _check_tables(spec: GraphSpec, limits: Limits) -> None:
         raise SpecError("missing_key", "$.traces", "is empty; allowed: at least one plan")
     _check_names(spec.ops, _OP_NAME, "$.ops", "op name (printable ASCII without spaces)", limits)
     _check_names(spec.dtypes, _IDENTIFIER, "$.dtypes", "dtype name such as 'bfloat16'", limits)
+    _check_names(spec.attributes, _OP_NAME, "$.attributes", "attribute (printable ASCII without spaces)", limits)
     for plan in spec.traces:
         _check_plan(plan)
     _check_names(tuple(spec.symbols), _IDENTIFIER, "$.symbols", "symbol name such as 'batch'", limits)

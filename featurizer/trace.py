@@ -67,6 +67,12 @@ class Trace:
     branches: tuple[tuple[int, tuple[Trace, ...]], ...] = field(default=())
     # [N] or empty: `numel` as a function of the graph's symbols; None: does not vary.
     numel_poly: tuple[Polynomial | None, ...] = ()
+    # [N] index into GraphSpec.attributes; -1 none. Left out: none has any.
+    attribute: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+
+    def __post_init__(self) -> None:
+        if not len(self.attribute) and len(self.phase):
+            object.__setattr__(self, "attribute", np.full(len(self.phase), -1, np.int32))
 
     def __len__(self) -> int:
         return len(self.phase)

@@ -24,14 +24,22 @@ from peakcast.featurizer.vocabulary import PHASES, PLACEMENTS, ROLES
 _Integers = NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The lengths of a document's tables."""
+
+    ops: int
+    dtypes: int
+    lines: int
+    attributes: int
+
+
 @dataclass(slots=True)
 class TraceChecker:
     """Checks the traces of one document and counts what the document holds in all."""
 
     limits: Limits
-    ops: int  # length of the table of op names
-    dtypes: int
-    lines: int
+    tables: Tables
     symbols: Mapping[str, Symbol]
     nodes: int = field(default=0, init=False)
     storages: int = field(default=0, init=False)
@@ -49,12 +57,13 @@ class TraceChecker:
         check_limit(self.edges, self.limits.max_edges, f"{path}.inputs", "inputs and outputs in the document")
 
         check_range(trace.phase, 0, len(PHASES) - 1, f"{path}.phase", n)
-        check_range(trace.op, 0, self.ops - 1, f"{path}.op", n)
+        check_range(trace.op, 0, self.tables.ops - 1, f"{path}.op", n)
         check_range(trace.rank, 0, self.limits.max_rank, f"{path}.rank", n)
         check_range(trace.numel, 0, self.limits.max_numel, f"{path}.numel", n)
-        check_range(trace.dtype, 0, self.dtypes - 1, f"{path}.dtype", n)
+        check_range(trace.dtype, 0, self.tables.dtypes - 1, f"{path}.dtype", n)
         check_range(trace.device, 0, len(PLACEMENTS) - 1, f"{path}.device", n)
-        check_range(trace.line, -1, self.lines - 1, f"{path}.line", n)
+        check_range(trace.line, -1, self.tables.lines - 1, f"{path}.line", n)
+        check_range(trace.attribute, -1, self.tables.attributes - 1, f"{path}.attribute", n)
         # A region without a node would be a graph of nothing, so there are at most as many as nodes.
         check_range(trace.region, -1, n - 1, f"{path}.region", n)
         self._check_storages(trace.storages, n, f"{path}.storages")

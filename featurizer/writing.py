@@ -23,6 +23,8 @@ def document_of(spec: GraphSpec, *, anonymous: bool = False) -> dict[str, Any]:
     if not anonymous:
         document["captured_with"] = dict(spec.captured_with)
         document["lines"] = spec.lines
+    if spec.attributes:
+        document["attributes"] = spec.attributes
     document["traces"] = {plan: _trace_document(t, anonymous=anonymous) for plan, t in spec.traces.items()}
     return document
 
@@ -50,6 +52,8 @@ def _trace_document(trace: Trace, *, anonymous: bool) -> dict[str, Any]:
         document["line"] = _column(trace.line, np.int32)
     if (trace.region != -1).any():
         document["region"] = _column(trace.region, np.int32)
+    if (trace.attribute != -1).any():
+        document["attribute"] = _column(trace.attribute, np.int32)
     if any(row is not None for row in trace.numel_poly):
         document["numel_poly"] = trace.numel_poly
     if any(row is not None for row in storages.bytes_poly):

@@ -32,7 +32,7 @@ class Tables:
     """The tables of one document."""
 
     def __init__(self) -> None:
-        self.ops, self.dtypes, self.lines = Table(), Table(), Table()
+        self.ops, self.dtypes, self.lines, self.attributes = Table(), Table(), Table(), Table()
 
 
 def build_trace(recording: Recording, tables: Tables) -> Trace:
@@ -48,6 +48,7 @@ def build_trace(recording: Recording, tables: Tables) -> Trace:
         device=np.array([_PLACEMENT_OF.get(node.device, GPU) for node in nodes], np.uint8),
         line=_column([tables.lines(node.line) if node.line else -1 for node in nodes]),
         region=_column([node.region for node in nodes]),
+        attribute=_column([tables.attributes(node.attribute) if node.attribute else -1 for node in nodes]),
         inputs=_csr([node.inputs for node in nodes]),
         outputs=_csr([node.outputs for node in nodes]),
         storages=Storages(

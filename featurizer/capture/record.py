@@ -59,6 +59,7 @@ def record(
         ops=tables.ops.names(),
         dtypes=tables.dtypes.names(),
         lines=tables.lines.names(),
+        attributes=tables.attributes.names(),
         traces=traces,
         captured_with=captured_with,
     )

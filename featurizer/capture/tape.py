@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from peakcast.featurizer.capture.attributes import attribute_of
 from peakcast.featurizer.vocabulary import BACKWARD, FORWARD, LOSS, OPTIMIZER
 
 # Frames of these folders are machinery; the first frame outside them is the line a user would recognise.
@@ -34,6 +35,7 @@ class TapeNode:
     dtype: str
     device: str
     line: str
+    attribute: str
 
 
 @dataclass(slots=True)
@@ -153,6 +155,7 @@ class Tape(TorchDispatchMode):
             dtype=str(written[0].dtype).removeprefix("torch.") if written else "",
             device=written[0].device.type if written else "cpu",
             line=self.region_line if self.region != OUTSIDE else _user_line(),
+            attribute=attribute_of(func, args),
         )
         self.recording.nodes.append(node)
 

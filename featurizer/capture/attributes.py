@@ -1,0 +1,52 @@
+"""What the simulation must know of an operator beyond the sizes of what it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def attribute_of(func: Any, args: Sequence[Any]) -> str:
+    """Describe a convolution's geometry as `key=value` pairs; empty for every other operator."""
+    if func is aten.convolution.default:
+        image, weight = args[0], args[1]
+        return _convolution(image, weight, args[3], args[5], transposed=args[6], groups=args[8])
+    if func is aten.convolution_backward.default:
+        image, weight = args[1], args[2]
+        wanted = "".join(str(int(needed)) for needed in args[10])  # gradients of input, weight, bias
+        described = _convolution(image, weight, args[4], args[6], transposed=args[7], groups=args[9])
+        return f"{described},gradients={wanted}"
+    return ""
+
+
+def _convolution(
+    image: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    *,
+    transposed: bool,
+    groups: int,
+) -> str:
+    """cuDNN's fast kernels want channels last; in another layout it converts through a workspace."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
+    is_last = last is not None and image.is_contiguous(memory_format=last) and not image.is_contiguous()
+    pairs = {
+        "kernel": _shape(weight.shape[2:]),
+        "stride": _shape(stride),
+        "dilation": _shape(dilation),
+        "groups": int(groups),
+        "transposed": int(transposed),
+        "channels": _shape((image.shape[1], weight.shape[1] * groups if transposed else weight.shape[0])),
+        "image": _shape(image.shape[2:]),
+        "layout": "nhwc" if is_last else "nchw",
+    }
+    return ",".join(f"{key}={value}" for key, value in pairs.items())
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return "x".join(str(int(size)) for size in sizes)
