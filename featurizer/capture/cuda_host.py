@@ -195,8 +195,9 @@ def _patch_inductor() -> None:
         _answer(module, {"get_gpu_dram_gbps": _DRAM_GBPS})
         if hasattr(module, "get_device_tflops"):
             module.get_device_tflops = tflops  # type: ignore[attr-defined]
-    # Padding is decided by a benchmark on the card. Without one it is left out.
-    _answer(pad_mm, {"get_cached_should_pad": False, "_should_pad_bench": False})
+    # Whether to pad a compute-bound product with odd sizes is decided by a benchmark on the card. Tensor cores win it
+    # (half precision, and fp32 as TF32); the cache of its results is asked first, with dtypes in the key.
+    pad_mm.get_cached_should_pad = lambda key: "float32" not in key or torch.backends.cuda.matmul.allow_tf32
 
     real_patterns = fuse_attention._get_sfdp_patterns
 

@@ -25,6 +25,8 @@ def build(case: Case, *, place: Callable[[nn.Module], nn.Module] | None = None) 
     Raises:
         KeyError: if the zoo has no such model.
     """
+    # As all labels were measured: fp32 products run as TF32, which also decides what inductor pads.
+    torch.set_float32_matmul_precision("high")
     known = entry(case.model)
     model = known.make()
     model.train(case.task == "training")
