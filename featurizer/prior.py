@@ -132,7 +132,7 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
     trace = spec.traces[trace_plan]
     config = AllocatorConfig.parse(run.allocator)
     generation = generation_of(device.name)
-    lifetimes = with_scratch(lifetimes_of(trace, spec.ops), trace, spec.ops, spec.dtypes, generation)
+    lifetimes = with_scratch(lifetimes_of(trace, spec.ops), trace, spec, generation)
     workspaces = workspaces_of(trace, spec.ops, generation, lifetimes.matmul)
     first = step_events(trace, lifetimes, workspaces, is_first=run.step_of_interest != "resumed")
     steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()

@@ -1,23 +1,27 @@
 """Scratch that a kernel takes inside one operator, where its size follows from shapes and the card.
 
-So far: reductions over leading dimensions, as for the gradient of a bias. Each block of threads leaves partial sums in
-global memory; in eager training that is often hundreds of MiB for a few KiB of result. Rules from torch's
-`aten/src/ATen/native/cuda/Reduce.cuh` (setReduceConfig, global_memory_size).
+Convolutions convert layouts (`convolution.py`). Reductions over leading dimensions, as for the gradient of a bias, leave
+partial sums of each block of threads in global memory; in eager training that is often hundreds of MiB for a few KiB of
+result. Rules from torch's `aten/src/ATen/native/cuda/Reduce.cuh` (setReduceConfig, global_memory_size).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from peakcast.featurizer.convolution import parse_geometry, scratch_bytes
 from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes
 from peakcast.featurizer.trace import Csr, Int32, Trace
 from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU, GRADIENT, TEMPORARY
 from peakcast.featurizer.workspace import Generation, op_name
+
+if TYPE_CHECKING:
+    from peakcast.featurizer.spec import GraphSpec
 
 _MAX_THREADS: Final = 512
 _WARP: Final = 32
@@ -53,15 +57,14 @@ def _last_power2(number: int) -> int:
     return 1 << (max(number, 1).bit_length() - 1)
 
 
-def with_scratch(
-    lifetimes: Lifetimes, trace: Trace, ops: Sequence[str], dtypes: Sequence[str], generation: Generation
-) -> Lifetimes:
+def with_scratch(lifetimes: Lifetimes, trace: Trace, spec: GraphSpec, generation: Generation) -> Lifetimes:
     """Return the lifetimes with a buffer for each operator's scratch, alive during its node alone.
 
     A trace tells sizes, not the dimensions that were summed over. Where the result becomes a gradient it was over the
     leading ones: a parameter was broadcast along them. Compiled regions sum in kernels of their own, without scratch.
     """
-    nodes, sizes = [], []
+    nodes, sizes = _convolutions(trace, spec)
+    ops, dtypes = spec.ops, spec.dtypes
     for node in _gradient_sums(trace, ops).tolist():
         outputs = int(trace.numel[node])
         element = DTYPE_BYTES.get(dtypes[trace.dtype[node]], 0)
@@ -83,6 +86,24 @@ def with_scratch(
         died=np.append(lifetimes.died, at),
         reuses=np.append(lifetimes.reuses, np.full(count, NO_REUSE, np.int32)),
     )
+
+
+def _convolutions(trace: Trace, spec: GraphSpec) -> tuple[list[int], list[int]]:
+    """Return the eager convolutions that convert layouts, and the bytes they take for it."""
+    nodes, sizes = [], []
+    found = np.flatnonzero((trace.attribute >= 0) & (trace.device == GPU) & (trace.region < 0))
+    for node in found.tolist():
+        geometry = parse_geometry(spec.attributes[trace.attribute[node]])
+        if geometry is None:
+            continue
+        read = trace.storages.bytes[trace.inputs.row(node)].tolist()
+        written = trace.storages.bytes[trace.outputs.row(node)].tolist()
+        backward = op_name(spec.ops[trace.op[node]]) == "convolution_backward"
+        size_bytes = scratch_bytes(geometry, read, written, backward=backward)
+        if size_bytes:
+            nodes.append(node)
+            sizes.append(size_bytes)
+    return nodes, sizes
 
 
 def _gradient_sums(trace: Trace, ops: Sequence[str]) -> Int32:

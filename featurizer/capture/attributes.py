@@ -44,6 +44,8 @@ def _convolution(
         "channels": _shape((image.shape[1], weight.shape[1] * groups if transposed else weight.shape[0])),
         "image": _shape(image.shape[2:]),
         "layout": "nhwc" if is_last else "nchw",
+        # torch copies an input that is contiguous in neither layout before it calls cuDNN.
+        "copied": int(not is_last and not image.is_contiguous()),
     }
     return ",".join(f"{key}={value}" for key, value in pairs.items())
 
