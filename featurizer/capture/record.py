@@ -17,6 +17,7 @@ from peakcast.featurizer.capture.build_trace import Tables, build_trace
 from peakcast.featurizer.capture.dry_run import DryRun
 from peakcast.featurizer.capture.fake_step import not_looking_like_tracing, whole_steps_on_fake_tensors
 from peakcast.featurizer.capture.plans import install
+from peakcast.featurizer.capture.recurrent import rnns_as_cudnn
 from peakcast.featurizer.capture.statics import gradients, hold_statics, other_fake_tensors
 from peakcast.featurizer.capture.tape import Recording, StepClock, Tape
 from peakcast.featurizer.capture.workload import Workload
@@ -46,7 +47,7 @@ def record(
     tables = Tables()
     others = other_fake_tensors(mode)
     traces, facts = {}, RunFacts(workload)
-    with whole_steps_on_fake_tensors() as guesses:
+    with rnns_as_cudnn(), whole_steps_on_fake_tensors() as guesses:
         for plan in plans:
             if progress is not None:
                 progress(plan)
