@@ -14,7 +14,6 @@ _GROUP_CHANNELS: Final = 16
 _IMAGE_CHANNELS: Final = 4
 _DIRECT_KERNEL: Final = 3
 _UNPADDED_KERNEL: Final = 7
-_VOLUME_DIMENSIONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,7 @@ def scratch_bytes(geometry: Geometry, read_bytes: Sequence[int], written_bytes: 
         image = max(read_bytes[1] if len(read_bytes) > 1 else 0, written_bytes[0])
         return int(_padded(read_bytes[0], geometry.channels_out, geometry) + _padded(image, geometry.channels_in, geometry))
     image = int(_padded(read_bytes[0], geometry.channels_in, geometry))
-    is_direct = geometry.channels_in < _IMAGE_CHANNELS and max(geometry.kernel) <= _DIRECT_KERNEL
-    if is_direct or len(geometry.kernel) == _VOLUME_DIMENSIONS:
+    if geometry.channels_in < _IMAGE_CHANNELS and max(geometry.kernel) <= _DIRECT_KERNEL:
         return copy + image
     weight = read_bytes[1] if len(read_bytes) > 1 else 0
     return int(copy + image + weight + _padded(written_bytes[0], geometry.channels_out, geometry))

@@ -26,6 +26,12 @@ SINGLE_READS: Final = 8
 # inductor's realize_opcount_threshold, in operations of the inlined expression.
 INLINED_OPS: Final = 30
 
+# inductor's can_fusion_increase_peak_memory: kernels further apart than this in the graph's order are not fused.
+SIBLING_DISTANCE: Final = 64
+# Below this the choice moves nothing that counts.
+SIBLING_BYTES: Final = 1 << 20
+
+_FUSES_WITH_SIBLINGS: Final = (OpKind.POINTWISE, OpKind.WINDOW)
 _NEEDS_BUFFER: Final = (OpKind.EXTERN, OpKind.WINDOW)
 _WRITES_IN_PLACE: Final = (OpKind.POINTWISE, OpKind.REDUCTION, OpKind.SCATTER)
 
@@ -42,6 +48,8 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
         plan = _plan_segment(graph, first, end)
         for storage in plan.inlined:
             born[storage] = NEVER
+        for storage, node in plan.moved.items():
+            born[storage] = node
         for storage, node in plan.last_read.items():
             died[storage] = node
         for storage, taken in plan.takes_over.items():
@@ -87,9 +95,13 @@ def _segments(trace: Trace) -> Iterator[tuple[int, int]]:
             yield first, end
 
 
+_Kernel = tuple[int, frozenset[int], list[int]]  # node, buffers read, storages written
+
+
 @dataclass(slots=True)
 class _Segment:
     inlined: list[int] = field(default_factory=list)  # storages that never exist
+    moved: dict[int, int] = field(default_factory=dict)  # storage -> earlier node whose kernel writes it too
     last_read: dict[int, int] = field(default_factory=dict)  # storage -> node after which it is freed
     takes_over: dict[int, int] = field(default_factory=dict)  # storage -> dying storage whose memory it gets
 
@@ -100,7 +112,7 @@ def _plan_segment(graph: _Graph, first: int, end: int) -> _Segment:
     readers = _readers(graph, first, end)
     sources: dict[int, frozenset[int]] = {}  # inlined storage -> buffers its expression reads
     op_count: dict[int, int] = {}  # inlined storage -> operations of its expression
-    kernels: list[tuple[int, frozenset[int], list[int]]] = []  # node, buffers read, storages written
+    kernels: list[_Kernel] = []
     for node in range(first, end):
         kind = graph.kinds[node]
         new = [storage for storage in graph.outputs[node] if graph.born[storage] == node]
@@ -122,12 +134,35 @@ def _plan_segment(graph: _Graph, first: int, end: int) -> _Segment:
             plan.inlined += new
             continue
         kernels.append((node, buffers, new))
+    kernels = _fuse_siblings(graph, kernels, plan)
     for node, buffers, new in kernels:
         for storage in (*buffers, *new):
             if first <= graph.died[storage] < end:
                 plan.last_read[storage] = node
     _find_takeovers(graph, kernels, plan, first)
     return plan
+
+
+def _fuse_siblings(graph: _Graph, kernels: list[_Kernel], plan: _Segment) -> list[_Kernel]:
+    """Let one kernel write what several would: of one size, from a buffer they share, close by, and possible then."""
+    latest: dict[tuple[int, int], int] = {}  # (buffer read, bytes written) -> node of the latest kernel
+    moved = []
+    for node, buffers, new in kernels:
+        at = node
+        if graph.kinds[node] in _FUSES_WITH_SIBLINGS and len(new) == 1:
+            size_bytes = graph.bytes[new[0]]
+            if size_bytes >= SIBLING_BYTES:
+                shared = [latest[key] for storage in buffers if (key := (storage, size_bytes)) in latest]
+                earliest = max(shared, default=node)
+                ready = all(plan.moved.get(storage, graph.born[storage]) < earliest for storage in buffers)
+                if ready and node - earliest <= SIBLING_DISTANCE:
+                    at = earliest
+                    if at != node:
+                        plan.moved[new[0]] = at
+                for storage in buffers:
+                    latest[storage, size_bytes] = at
+        moved.append((at, buffers, new))
+    return moved
 
 
 def _readers(graph: _Graph, first: int, end: int) -> dict[int, list[int]]:
