@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from peakcast.featurizer.lifetimes import NEVER, Lifetimes, observed_lifetimes
-from peakcast.featurizer.op_kinds import OpKind, op_kind
+from peakcast.featurizer.op_kinds import OpKind, op_kind, stem
 from peakcast.featurizer.trace import Int64, Trace
 from peakcast.featurizer.vocabulary import BACKWARD
 
@@ -42,8 +42,7 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
     if not (trace.region >= 0).any():
         return observed
     born, died, reuses = observed.born.copy(), observed.died.copy(), observed.reuses.copy()
-    kinds = [op_kind(op) for op in ops]
-    graph = _Graph(trace, kinds)
+    graph = _Graph(trace, ops)
     for first, end in _segments(trace):
         plan = _plan_segment(graph, first, end)
         for storage in plan.inlined:
@@ -61,8 +60,10 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
 class _Graph:
     """The columns of a trace as Python lists: the rules walk node by node."""
 
-    def __init__(self, trace: Trace, kinds: list[OpKind]) -> None:
+    def __init__(self, trace: Trace, ops: tuple[str, ...]) -> None:
+        kinds, stems = [op_kind(op) for op in ops], [stem(op) for op in ops]
         self.kinds = [kinds[op] for op in trace.op.tolist()]
+        self.stems = [stems[op] for op in trace.op.tolist()]
         self.inputs = _rows(trace.inputs.offsets, trace.inputs.ids)
         self.outputs = _rows(trace.outputs.offsets, trace.outputs.ids)
         self.bytes = (-(-trace.storages.bytes // 512) * 512).tolist()
@@ -96,6 +97,10 @@ def _segments(trace: Trace) -> Iterator[tuple[int, int]]:
 
 
 _Kernel = tuple[int, frozenset[int], list[int]]  # node, buffers read, storages written
+# Views that move elements: what is read through one is not read where it is written.
+_MOVING_VIEWS: Final = frozenset(
+    {"permute", "transpose", "t", "slice", "select", "expand", "as_strided", "unfold", "split", "split_with_sizes"}
+)
 
 
 @dataclass(slots=True)
@@ -110,6 +115,9 @@ def _plan_segment(graph: _Graph, first: int, end: int) -> _Segment:
     """Apply the rules to one compiled graph."""
     plan = _Segment()
     readers = _readers(graph, first, end)
+    view_of: dict[int, str] = {}  # storage -> the view it was last seen through
+    displaced_of: dict[int, set[int]] = {}  # inlined storage -> buffers its expression reads out of place
+    displaced_at: dict[int, set[int]] = {}  # node -> the same for its kernel
     sources: dict[int, frozenset[int]] = {}  # inlined storage -> buffers its expression reads
     op_count: dict[int, int] = {}  # inlined storage -> operations of its expression
     kernels: list[_Kernel] = []
@@ -117,29 +125,37 @@ def _plan_segment(graph: _Graph, first: int, end: int) -> _Segment:
         kind = graph.kinds[node]
         new = [storage for storage in graph.outputs[node] if graph.born[storage] == node]
         if not new and _is_view(graph, node):
+            view_of[graph.inputs[node][0]] = graph.stems[node]
             continue
         reads: set[int] = set()
+        out_of_place: set[int] = set()
         count = 1
         for storage in graph.inputs[node]:
+            moves = view_of.get(storage) in _MOVING_VIEWS
             if storage in sources:
                 reads |= sources[storage]
                 count += op_count[storage]
+                out_of_place |= sources[storage] if moves else displaced_of.get(storage, set())
             else:
                 reads.add(storage)
+                if moves:
+                    out_of_place.add(storage)
         buffers = frozenset(reads)
         if kind is OpKind.POINTWISE and new and not _gets_buffer(graph, new, readers, end, len(buffers), count):
             for storage in new:
                 sources[storage] = buffers
+                displaced_of[storage] = out_of_place
                 op_count[storage] = count
             plan.inlined += new
             continue
         kernels.append((node, buffers, new))
+        displaced_at[node] = out_of_place
     kernels = _fuse_siblings(graph, kernels, plan)
     for node, buffers, new in kernels:
         for storage in (*buffers, *new):
             if first <= graph.died[storage] < end:
                 plan.last_read[storage] = node
-    _find_takeovers(graph, kernels, plan, first)
+    _find_takeovers(graph, kernels, plan, first, displaced_at)
     return plan
 
 
@@ -200,12 +216,13 @@ def _gets_buffer(
 
 
 def _find_takeovers(
-    graph: _Graph, kernels: list[tuple[int, frozenset[int], list[int]]], plan: _Segment, first: int
+    graph: _Graph, kernels: list[_Kernel], plan: _Segment, first: int, displaced_at: dict[int, set[int]]
 ) -> None:
     """Let a fused kernel write into a buffer of the same size that dies there."""
     taken: set[int] = set()
     for node, buffers, new in kernels:
-        if graph.kinds[node] not in _WRITES_IN_PLACE:
+        # A copy is there because its layout differs from what it reads: no element stays in its place.
+        if graph.kinds[node] not in _WRITES_IN_PLACE or graph.stems[node] == "clone":
             continue
         for storage in new:
             for dying in buffers:
@@ -213,6 +230,7 @@ def _find_takeovers(
                     plan.last_read.get(dying) == node
                     and graph.bytes[dying] == graph.bytes[storage]
                     and dying not in taken
+                    and dying not in displaced_at.get(node, ())
                     and (graph.born[dying] >= first or graph.donated[dying])
                 ):
                     plan.takes_over[storage] = dying

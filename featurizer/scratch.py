@@ -89,9 +89,10 @@ def with_scratch(lifetimes: Lifetimes, trace: Trace, spec: GraphSpec, generation
 
 
 def _convolutions(trace: Trace, spec: GraphSpec) -> tuple[list[int], list[int]]:
-    """Return the eager convolutions that convert layouts, and the bytes they take for it."""
+    """Return the convolutions that convert layouts, and the bytes they take for it."""
     nodes, sizes = [], []
-    found = np.flatnonzero((trace.attribute >= 0) & (trace.device == GPU) & (trace.region < 0))
+    found = np.flatnonzero((trace.attribute >= 0) & (trace.device == GPU))
+    born = trace.storages.born
     for node in found.tolist():
         geometry = parse_geometry(spec.attributes[trace.attribute[node]])
         if geometry is None:
@@ -99,7 +100,12 @@ def _convolutions(trace: Trace, spec: GraphSpec) -> tuple[list[int], list[int]]:
         read = trace.storages.bytes[trace.inputs.row(node)].tolist()
         written = trace.storages.bytes[trace.outputs.row(node)].tolist()
         backward = op_name(spec.ops[trace.op[node]]) == "convolution_backward"
-        size_bytes = scratch_bytes(geometry, read, written, backward=backward)
+        if trace.region[node] >= 0 and geometry.is_channels_last:
+            # The compiler copies what the graph is given, images and weights, into its layout.
+            given = (born[trace.inputs.row(node)] < 0).tolist()
+            size_bytes = 0 if geometry.is_pointwise else sum(size for size, is_given in zip(read, given) if is_given)
+        else:
+            size_bytes = scratch_bytes(geometry, read, written, backward=backward)
         if size_bytes:
             nodes.append(node)
             sizes.append(size_bytes)

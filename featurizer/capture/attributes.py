@@ -10,15 +10,18 @@ import torch
 aten = torch.ops.aten
 
 
-def attribute_of(func: Any, args: Sequence[Any]) -> str:
-    """Describe a convolution's geometry as `key=value` pairs; empty for every other operator."""
+def attribute_of(func: Any, args: Sequence[Any], *, channels_last: bool = False) -> str:
+    """Describe a convolution's geometry as `key=value` pairs; empty for every other operator.
+
+    `channels_last` says that the compiler lays the convolutions of this graph out so, whatever the tensors look like.
+    """
     if func is aten.convolution.default:
         image, weight = args[0], args[1]
-        return _convolution(image, weight, args[3], args[5], transposed=args[6], groups=args[8])
+        return _convolution(image, weight, args[3], args[5], transposed=args[6], groups=args[8], last=channels_last)
     if func is aten.convolution_backward.default:
         image, weight = args[1], args[2]
         wanted = "".join(str(int(needed)) for needed in args[10])  # gradients of input, weight, bias
-        described = _convolution(image, weight, args[4], args[6], transposed=args[7], groups=args[9])
+        described = _convolution(image, weight, args[4], args[6], transposed=args[7], groups=args[9], last=channels_last)
         return f"{described},gradients={wanted}"
     return ""
 
@@ -31,10 +34,12 @@ def _convolution(
     *,
     transposed: bool,
     groups: int,
+    last: bool,
 ) -> str:
     """cuDNN's fast kernels want channels last; in another layout it converts through a workspace."""
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
-    is_last = last is not None and image.is_contiguous(memory_format=last) and not image.is_contiguous()
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
+    is_contiguous = image.is_contiguous()
+    is_last = last or (layout is not None and image.is_contiguous(memory_format=layout) and not is_contiguous)
     pairs = {
         "kernel": _shape(weight.shape[2:]),
         "stride": _shape(stride),
@@ -45,7 +50,7 @@ def _convolution(
         "image": _shape(image.shape[2:]),
         "layout": "nhwc" if is_last else "nchw",
         # torch copies an input that is contiguous in neither layout before it calls cuDNN.
-        "copied": int(not is_last and not image.is_contiguous()),
+        "copied": int(not is_last and not is_contiguous),
     }
     return ",".join(f"{key}={value}" for key, value in pairs.items())
 

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as inductor
+from torch._inductor.graph import GraphLowering
 
 from peakcast.featurizer.capture.tape import MACHINERY, Tape
 
@@ -27,6 +28,7 @@ class DryRun:
         self.tape: Tape | None = None  # set once the first, compiling step is over
         self.region_count = 0
         self._region_of: dict[Any, int] = {}
+        self._channels_last: dict[int, bool] = {}  # region -> inductor's layout for its convolutions
 
     def __call__(self, graph: fx.GraphModule, example_inputs: Any, **_: Any) -> Any:
         """Hand a Dynamo graph to inductor's front end, with `_runner` in place of its back end."""
@@ -38,13 +40,17 @@ class DryRun:
         if key is None or key not in self._region_of:
             self._region_of[key] = self.region_count
             self.region_count += 1
-        _post_grad(graph, is_inference=bool(kwargs.get("is_inference", False)))
-        return self._runner(graph, self._region_of[key])
+        region, is_inference = self._region_of[key], bool(kwargs.get("is_inference", False))
+        if not kwargs.get("is_backward", False):  # the backward follows the layout of what the forward saved
+            self._channels_last[region] = _prefers_channels_last(graph, is_inference=is_inference)
+        _post_grad(graph, is_inference=is_inference)
+        return self._runner(graph, region)
 
     def _runner(self, graph: fx.GraphModule, region: int) -> Callable[[list[Any]], Any]:
         def run(args: list[Any]) -> Any:
             if self.tape is None:
                 return fx.Interpreter(graph).boxed_run(args)
+            self.tape.region_is_channels_last = self._channels_last.get(region, False)
             with self.tape.inside_region(region):
                 return _LineInterpreter(graph, self.tape).boxed_run(args)
 
@@ -63,6 +69,14 @@ class _LineInterpreter(fx.Interpreter):
         frames = [frame for frame in _STACK_FRAME.findall(n.stack_trace or "") if not frame[0].startswith(MACHINERY)]
         self._tape.region_line = f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
         return super().run_node(n)
+
+
+def _prefers_channels_last(graph: fx.GraphModule, *, is_inference: bool) -> bool:
+    """Ask inductor how it would lay out the graph's convolutions."""
+    try:
+        return bool(GraphLowering.decide_layout_opt(graph, is_inference=is_inference))
+    except Exception:  # noqa: BLE001  (a private heuristic that fails must not cost the capture)
+        return False
 
 
 def _post_grad(graph: fx.GraphModule, *, is_inference: bool) -> None:

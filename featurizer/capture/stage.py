@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
+from peakcast.featurizer.capture.ship import pack, unpack
 from peakcast.featurizer.capture.workload import Workload
 
 
 def build_on_fake_tensors(factory: Callable[[], Workload], mode: FakeTensorMode, device: torch.device) -> Workload:
     """Call `factory` under fake tensors, so that a model of any size costs no memory; for real where that fails.
 
-    Model code that reads its own tensors while it is built (`torch.linspace(...).tolist()`) needs real ones.
+    Model code that reads its own tensors while it is built needs real ones. What it built is then made again of
+    fake tensors, those that closures and plain attributes hold too.
     """
     try:
         with mode, device:
             return factory()
-    except Exception:  # noqa: BLE001  (whatever it was, the real build below raises it again if it is the user's)
-        return factory()
+    except Exception as error:  # noqa: BLE001  (whatever it was, the real build raises it again if it is the user's)
+        print(f"the build on fake tensors failed, so it is done for real: {error!r}", file=sys.stderr)  # noqa: T201
+    built = factory()
+    try:
+        packed = pack(built)
+    except Exception:  # noqa: BLE001  (locks, sockets, generators: `placed` then does what it can)
+        return built
+    with mode, device:
+        return unpack(packed)
+
+
+# Attributes of a module that are tables of their own here.
+_OWN_TABLES = ("_parameters", "_buffers")
 
 
 @contextlib.contextmanager
@@ -37,7 +51,7 @@ def placed(workload: Workload, mode: FakeTensorMode, device: torch.device) -> It
     inputs_before = workload.inputs
     try:
         for module in workload.model.modules() if workload.model is not None else ():
-            restore += [_swap_dict(module._parameters, swap), _swap_dict(module._buffers, swap)]
+            restore += [_swap_dict(held, swap) for held in (module._parameters, module._buffers, vars(module))]
         if workload.optimizer is not None:
             restore.append(_swap_optimizer(workload.optimizer, swap))
         workload.inputs = tree_map(swap, workload.inputs)
@@ -71,10 +85,25 @@ class _Swap:
 
 
 def _swap_dict(holder: dict[str, Any], swap: _Swap) -> Callable[[], None]:
+    """Swap the tensors among the values, and in lists, tuples and dicts there. Other values are left alone."""
     before = dict(holder)
     for name, value in before.items():
-        holder[name] = swap(value)
-    return lambda: holder.update(before)
+        if name not in _OWN_TABLES and _holds(value, torch.Tensor):
+            holder[name] = tree_map(swap, value)
+
+    def undo() -> None:
+        # What the step itself put there since, a cache of position indices say, is fake and of no use outside.
+        for name in [name for name, value in holder.items() if _holds(value, FakeTensor)]:
+            if name in before:
+                holder[name] = before[name]
+            else:
+                del holder[name]
+
+    return undo
+
+
+def _holds(value: Any, kind: type) -> bool:
+    return any(isinstance(leaf, kind) for leaf in tree_leaves(value))
 
 
 def _swap_optimizer(optimizer: torch.optim.Optimizer, swap: _Swap) -> Callable[[], None]:

@@ -92,6 +92,7 @@ class Tape(TorchDispatchMode):
         self.recording = Recording()
         self.region = OUTSIDE
         self.region_line = ""
+        self.region_is_channels_last = False
         self._clock = clock
         self._index_of: dict[int, int] = {}  # storage address -> index, while it lives
         self._watch: dict[int, weakref.ref[Any]] = {}
@@ -155,7 +156,7 @@ class Tape(TorchDispatchMode):
             dtype=str(written[0].dtype).removeprefix("torch.") if written else "",
             device=written[0].device.type if written else "cpu",
             line=self.region_line if self.region != OUTSIDE else _user_line(),
-            attribute=attribute_of(func, args),
+            attribute=attribute_of(func, args, channels_last=self.region != OUTSIDE and self.region_is_channels_last),
         )
         self.recording.nodes.append(node)
 
