@@ -55,6 +55,7 @@ def install(model: nn.Module, plan: str, *, backend: Any = "inductor") -> Undo:
     # Modes are options of inductor alone; a dry run takes the graph as it is.
     options = {"mode": parsed.mode} if parsed.mode is not None and backend == "inductor" else {}
     budget_before = functorch_config.activation_memory_budget
+    calls_before = [vars(target).get("_compiled_call_impl") for target in targets]
     if parsed.budget is not None:
         functorch_config.activation_memory_budget = parsed.budget
     for target in targets:
@@ -62,8 +63,10 @@ def install(model: nn.Module, plan: str, *, backend: Any = "inductor") -> Undo:
 
     def undo() -> None:
         functorch_config.activation_memory_budget = budget_before
-        for target in targets:
-            target._compiled_call_impl = None
+        for target, call in zip(targets, calls_before, strict=True):
+            target._compiled_call_impl = call
+            if call is None:
+                del target._compiled_call_impl  # the class's own None shows again
 
     return undo
 

@@ -66,9 +66,7 @@ def record(
     )
 
 
-def _record_step(
-    workload: Workload, plan: str, others: list[Any], facts: RunFacts, device: torch.device
-) -> Recording:
+def _record_step(workload: Workload, plan: str, others: list[Any], facts: RunFacts, device: torch.device) -> Recording:
     dry_run, clock = DryRun(), StepClock()
     torch._dynamo.reset()
     with contextlib.ExitStack() as stack:
@@ -120,6 +118,8 @@ def _watched(workload: Workload, clock: StepClock, facts: RunFacts) -> Iterator[
             handle.remove()
         if model is not None:
             model._compiled_call_impl = call_before
+            if call_before is None:
+                del model._compiled_call_impl  # the class's own None shows again
 
 
 class RunFacts:
