@@ -20,6 +20,8 @@ from peakcast.featurizer.vocabulary import BACKWARD, FORWARD, LOSS, OPTIMIZER
 # Frames of these folders are machinery; the first frame outside them is the line a user would recognise.
 MACHINERY = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 OUTSIDE = -1
+# prim.device and the like, and what record_function leaves: they touch no bytes.
+_BYTELESS = ("prim", "profiler")
 
 
 @dataclass(slots=True)
@@ -137,7 +139,7 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and write it down."""
         result = func(*args, **(kwargs or {}))
-        if not self._stopped and func.namespace != "prim":  # prim.device and the like touch no bytes
+        if not self._stopped and func.namespace not in _BYTELESS:
             self._record(func, args, kwargs or {}, result)
         return result
 
