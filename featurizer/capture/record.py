@@ -16,6 +16,7 @@ from peakcast.featurizer.capture.autocast import cuda_autocast
 from peakcast.featurizer.capture.build_trace import Tables, build_trace
 from peakcast.featurizer.capture.dry_run import DryRun
 from peakcast.featurizer.capture.fake_step import not_looking_like_tracing, whole_steps_on_fake_tensors
+from peakcast.featurizer.capture.plain_linear import bias_added_in_place
 from peakcast.featurizer.capture.plans import install
 from peakcast.featurizer.capture.recurrent import rnns_as_cudnn
 from peakcast.featurizer.capture.statics import gradients, hold_statics, other_fake_tensors
@@ -78,6 +79,7 @@ def _record_step(workload: Workload, plan: str, others: list[Any], facts: RunFac
         if not parse_plan(plan).compiled:
             stack.enter_context(device)  # not under Dynamo: it would break graphs at the mode
             stack.enter_context(not_looking_like_tracing())
+            stack.enter_context(bias_added_in_place())
         workload.run(autocast=cuda_autocast)  # the first step: compiles, creates optimizer state
         gc.collect()
         tape = dry_run.tape = Tape(clock)
