@@ -1,7 +1,7 @@
-"""How the two corrections of the trees, a ratio and bytes, are joined and held back before they touch the prior.
+"""How the corrections of the trees' three heads are joined and held back before they touch the prior.
 
 Most priors are within 1 %: a correction must not spoil them. So each is shrunk: values within `threshold` of zero
-become zero, larger ones lose it, and what is left is taken times `strength`. The three numbers of each family and
+become zero, larger ones lose it, and what is left is taken times `strength`. The numbers of each family, task and
 quantity are chosen on out-of-fold corrections.
 """
 
@@ -17,88 +17,80 @@ from numpy.typing import NDArray
 
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.example import Example, Floats
+from peakcast.models.heads import LIMITS
 
-# Additive corrections are learned as asinh(bytes / UNIT): linear below a workspace's size, logarithmic above.
-UNIT_BYTES = float(16 << 20)
-# Beyond these the simulation has failed altogether, and a correction drawn from other graphs will not mend it.
-LIMITS = (-0.4, 1.5)
 FAMILIES = ("eager", "compiled")
 # One error of 100 % must not outweigh all the others when the numbers are chosen.
 _ERROR_CAP = 0.5
+TASKS = ("training", "inference")
 # Fewer rows than this choose noise: such a quantity takes the numbers of steady_allocated, which every record has.
 _MIN_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """The numbers of one family and quantity: the share of the ratio, the dead zone and the strength."""
+    """The numbers of one family, task and quantity: the shares of the heads, the dead zone and the strength."""
 
-    ratio_share: float = 0.5
+    shares: tuple[float, ...] = (1.0, 0.0, 0.0)
     threshold: float = 0.0
     strength: float = 0.0
 
-    def corrections(self, ratio: Floats, relative_bytes: Floats) -> Floats:
-        """Return relative corrections from the trees' two."""
-        joint = self.ratio_share * ratio + (1.0 - self.ratio_share) * relative_bytes
+    def apply(self, corrections_HR: Floats) -> Floats:
+        """Return one relative correction [R] from those of the H heads."""
+        joint = np.tensordot(np.array(self.shares), corrections_HR, axes=1)
         shrunk = np.sign(joint) * np.maximum(np.abs(joint) - self.threshold, 0.0)
         return np.clip(self.strength * shrunk, *LIMITS)
 
 
+# Each head alone, two by two, and all three.
+_SHARES = (
+    (1.0, 0.0, 0.0),
+    (0.0, 1.0, 0.0),
+    (0.0, 0.0, 1.0),
+    (0.5, 0.5, 0.0),
+    (0.5, 0.0, 0.5),
+    (0.0, 0.5, 0.5),
+    (0.25, 0.25, 0.5),
+)
 _GRID = [
-    Shrink(share, threshold, strength)
-    for share, threshold, strength in product(
-        (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.002, 0.005, 0.01, 0.02), (0.5, 0.75, 1.0)
-    )
+    Shrink(shares, threshold, strength)
+    for shares, threshold, strength in product(_SHARES, (0.0, 0.002, 0.005, 0.01, 0.02, 0.05), (0.5, 0.75, 1.0))
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """One `Shrink` for each "family/quantity"."""
+    """One `Shrink` for each "family/task/quantity"."""
 
     shrinks: Mapping[str, Shrink]
 
-    def apply(self, examples: Sequence[Example], ratio_PQ: Floats, additive_PQ: Floats) -> Floats:
-        """Return expected bytes [P, Q] from the priors and the trees' outputs."""
+    def apply(self, examples: Sequence[Example], corrections_HPQ: Floats) -> Floats:
+        """Return expected bytes [P, Q] from the priors and the heads' corrections."""
         prior = np.stack([example.prior_bytes for example in examples])
-        relative = relative_bytes(additive_PQ, prior)
-        eager = np.array([example.is_eager for example in examples])
-        corrections = np.zeros_like(prior)
-        for family, column in product(FAMILIES, range(len(QUANTITIES))):
-            rows = eager if family == "eager" else ~eager
-            shrink = self.shrinks[f"{family}/{QUANTITIES[column]}"]
-            corrections[rows, column] = shrink.corrections(ratio_PQ[rows, column], relative[rows, column])
-        return prior * (1.0 + corrections)
+        joint = np.zeros_like(prior)
+        for cell, rows, column in _cells(examples):
+            joint[rows, column] = self.shrinks[f"{cell}/{QUANTITIES[column]}"].apply(corrections_HPQ[:, rows, column])
+        return prior * (1.0 + joint)
 
     @classmethod
     def fit(
-        cls,
-        examples: Sequence[Example],
-        measured_PQ: Floats,
-        ratio_PQ: Floats,
-        additive_PQ: Floats,
-        groups: Sequence[str],
+        cls, examples: Sequence[Example], measured_PQ: Floats, corrections_HPQ: Floats, groups: Sequence[str]
     ) -> Self:
-        """Choose the numbers on out-of-fold outputs.
+        """Choose the numbers on out-of-fold corrections.
 
         `measured_PQ` is NaN where nothing was measured; `groups` are the architectures, which count alike.
         """
         prior = np.stack([example.prior_bytes for example in examples])
-        relative = relative_bytes(additive_PQ, prior)
-        eager = np.array([example.is_eager for example in examples])
         labels = np.unique(np.array(groups), return_inverse=True)[1]
         shrinks: dict[str, Shrink] = {}
-        for family, column in product(FAMILIES, range(len(QUANTITIES))):
-            rows = (eager if family == "eager" else ~eager) & np.isfinite(measured_PQ[:, column])
+        for cell, of_cell, column in _cells(examples):
+            rows = of_cell & np.isfinite(measured_PQ[:, column])
+            name = f"{cell}/{QUANTITIES[column]}"
             if column > 0 and rows.sum() < _MIN_ROWS:
-                shrinks[f"{family}/{QUANTITIES[column]}"] = shrinks[f"{family}/{QUANTITIES[0]}"]
-                continue
-            shrinks[f"{family}/{QUANTITIES[column]}"] = _choose(
-                measured_PQ[rows, column] / prior[rows, column],
-                ratio_PQ[rows, column],
-                relative[rows, column],
-                labels[rows],
-            )
+                shrinks[name] = shrinks[f"{cell}/{QUANTITIES[0]}"]
+            else:
+                truth = measured_PQ[rows, column] / prior[rows, column]
+                shrinks[name] = _choose(truth, corrections_HPQ[:, rows, column], labels[rows])
         return cls(shrinks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,15 +100,20 @@ class Blend:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read what `to_dict` gave."""
-        return cls({name: Shrink(**values) for name, values in data.items()})
+        return cls({name: Shrink(**{**values, "shares": tuple(values["shares"])}) for name, values in data.items()})
 
 
-def relative_bytes(additive_PQ: Floats, prior_PQ: Floats) -> Floats:
-    """Return the additive outputs (asinh units) relative to the prior."""
-    return np.sinh(np.clip(additive_PQ, -12.0, 12.0)) * UNIT_BYTES / prior_PQ
+def _cells(examples: Sequence[Example]) -> list[tuple[str, NDArray[np.bool_], int]]:
+    """Return every "family/task" with its rows [P], for each quantity's column."""
+    family = np.array(["eager" if example.is_eager else "compiled" for example in examples])
+    task = np.array([example.task for example in examples])
+    return [
+        (f"{family_name}/{task_name}", (family == family_name) & (task == task_name), column)
+        for family_name, task_name, column in product(FAMILIES, TASKS, range(len(QUANTITIES)))
+    ]
 
 
-def _choose(truth: Floats, ratio: Floats, relative: Floats, group: NDArray[np.int64]) -> Shrink:
+def _choose(truth: Floats, corrections_HR: Floats, group: NDArray[np.int64]) -> Shrink:
     """Return the grid's best: smallest mean plus median error, a median no worse than the prior's, and a gain for sure.
 
     For sure: the mean gain over architectures exceeds its standard error. Otherwise nothing is corrected.
@@ -134,7 +131,7 @@ def _choose(truth: Floats, ratio: Floats, relative: Floats, group: NDArray[np.in
 
     best, best_loss = Shrink(), float(by_group(nothing).mean() + np.median(nothing))
     for shrink in _GRID:
-        errors = np.abs((1.0 + shrink.corrections(ratio, relative)) / truth - 1.0)
+        errors = np.abs((1.0 + shrink.apply(corrections_HR)) / truth - 1.0)
         # A hair of 0.01 %: exact priors must not bar a gain elsewhere over rounding.
         if np.median(errors) > np.median(nothing) + 1e-4:
             continue

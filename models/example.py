@@ -20,6 +20,7 @@ from peakcast.featurizer.summary import summarize
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.coverage import Facts, facts_of
 from peakcast.models.decision import DEFAULT_SPEED, plan_kind
+from peakcast.models.scratch import overshoot_bytes, overshoot_features
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -48,6 +49,7 @@ class Example:
     prior_bytes: Floats  # [Q], in the order of QUANTITIES
     parameters_bytes: int  # buffers included; no quantity can be below
     optimizer_state_bytes: int  # on top of that in a steady step
+    scratch_bytes: float  # how far the peak would rise if kernels took as much as they read and write
     summary: Mapping[str, float]
     steps_TC: Singles
     watermark_T: Singles  # largest simulated live bytes of the step's nodes, as a share of the peak
@@ -74,6 +76,7 @@ def make_example(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device:
     nodes_NF = node_matrix(spec, prior.trace_plan)
     trace = spec.traces[prior.trace_plan]
     steps_TC, watermark_T, peak_step = pool_nodes(nodes_NF, trace.phase, prior.watermark_bytes, prior.peak_node)
+    overshoot = overshoot_bytes(spec, prior)
     prior_bytes = np.array([getattr(prior, f"{quantity}_bytes") for quantity in QUANTITIES], dtype=float)
     return Example(
         plan=plan,
@@ -81,7 +84,8 @@ def make_example(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device:
         prior_bytes=np.maximum(prior_bytes, 1.0),
         parameters_bytes=prior.parameters_bytes,
         optimizer_state_bytes=prior.optimizer_state_bytes,
-        summary=summarize(spec, plan, prior, run, device),
+        scratch_bytes=max(overshoot.values()),
+        summary={**summarize(spec, plan, prior, run, device), **overshoot_features(overshoot, prior)},
         steps_TC=steps_TC,
         watermark_T=watermark_T,
         peak_step=peak_step,

@@ -26,6 +26,7 @@ from peakcast.models.coverage import Coverage
 from peakcast.models.decision import plan_kind
 from peakcast.models.example import Example, Floats, make_example
 from peakcast.models.gbm import Trees, feature_matrix
+from peakcast.models.heads import HEADS, corrections
 from peakcast.models.lstm import SequenceModel
 from peakcast.models.prediction import Confidence, Prediction
 from peakcast.models.registry import Registry
@@ -62,8 +63,7 @@ class Predictor:
 
     version: str
     sequence: SequenceModel
-    ratio: Trees
-    additive: Trees
+    heads: Mapping[str, Trees]
     spread: Trees
     blend: Blend
     calibration: Calibration
@@ -110,11 +110,9 @@ class Predictor:
         """Return expected and upper bytes of examples, at the given risk for each quantity by itself."""
         features = feature_matrix(examples, self.sequence.predict(examples), self.feature_names)
         prior = np.stack([example.prior_bytes for example in examples])
-        expected = self.blend.apply(
-            examples,
-            self.ratio.predict(features).reshape(prior.shape),
-            self.additive.predict(features).reshape(prior.shape),
-        )
+        outputs = {name: trees.predict(features).reshape(prior.shape) for name, trees in self.heads.items()}
+        scratch = np.array([example.scratch_bytes for example in examples])
+        expected = self.blend.apply(examples, corrections(outputs, prior, scratch))
         scale = spread_bytes(self.spread.predict(features).reshape(prior.shape), expected, self.spread_floor)
         judged = [self.coverage.judge(example.facts) for example in examples]
         upper = np.empty_like(expected)
@@ -145,8 +143,7 @@ class Predictor:
         }
         return {
             **self.sequence.to_files(),
-            "ratio.txt": self.ratio.to_text(),
-            "additive.txt": self.additive.to_text(),
+            **{f"{name}.txt": self.heads[name].to_text() for name in HEADS},
             "spread.txt": self.spread.to_text(),
             "blend.json": orjson.dumps(self.blend.to_dict()),
             "calibration.json": orjson.dumps(self.calibration.to_dict()),
@@ -161,8 +158,7 @@ class Predictor:
         return cls(
             version=version,
             sequence=SequenceModel.from_files(files),
-            ratio=Trees.from_text(files["ratio.txt"]),
-            additive=Trees.from_text(files["additive.txt"]),
+            heads={name: Trees.from_text(files[f"{name}.txt"]) for name in HEADS},
             spread=Trees.from_text(files["spread.txt"]),
             blend=Blend.from_dict(orjson.loads(files["blend.json"])),
             calibration=Calibration.from_dict(orjson.loads(files["calibration.json"])),

@@ -86,6 +86,7 @@ def _example(plan: str, prior_bytes: np.ndarray, conv: float, random: np.random.
         prior_bytes=prior_bytes,
         parameters_bytes=int(prior_bytes[0] / 8),
         optimizer_state_bytes=int(prior_bytes[0] / 4),
+        scratch_bytes=conv * 64 * MIB,
         summary={"conv_share": conv * 0.5, "distractor": float(random.standard_normal())},
         steps_TC=steps,
         watermark_T=watermark,

@@ -9,6 +9,7 @@ Nothing that is chosen or calibrated ever sees a prediction for an architecture 
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -20,11 +21,12 @@ from numpy.typing import NDArray
 from peakcast._version import __version__
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.artefact import Manifest, content_version, write_artefact
-from peakcast.models.blend import LIMITS, UNIT_BYTES, Blend
+from peakcast.models.blend import Blend
 from peakcast.models.calibration import Calibration
 from peakcast.models.coverage import Coverage
 from peakcast.models.example import Floats
 from peakcast.models.gbm import Trees, feature_matrix, feature_names
+from peakcast.models.heads import HEADS, corrections, head_targets, head_weights
 from peakcast.models.lstm import SequenceModel
 from peakcast.models.predictor import LARGEST_SPREAD, Predictor, class_names, spread_bytes
 from peakcast.training.dataset import Dataset
@@ -52,16 +54,48 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """The dataset as targets. P records, R = P * Q rows."""
+    """The dataset with its targets and folds. P records, R = P * Q rows; NaN targets are not fitted on."""
 
     data: Dataset
-    ratio_PQ: Floats
-    additive_PQ: Floats
+    targets: Mapping[str, Floats]  # by head, [P, Q]
     folds_P: NDArray[np.int64]
 
-    @property
-    def measured(self) -> NDArray[np.bool_]:
-        return np.isfinite(self.ratio_PQ.ravel())
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    """One ensemble to fit: on all rows with a target, or out of fold."""
+
+    features_RF: Floats
+    names: Sequence[str]
+    target_R: Floats
+    weight_R: Floats
+    objective: str
+    rounds: int
+    seed: int
+
+    def fit(self, chosen_R: NDArray[np.bool_] | None = None) -> Trees:
+        chosen = np.ones(len(self.target_R), dtype=bool) if chosen_R is None else chosen_R
+        used = chosen & np.isfinite(self.target_R)
+        # Without a single target (no record takes scratch, say) the ensemble learns to say nothing.
+        used = used if used.any() else chosen
+        return Trees.fit(
+            self.features_RF[used],
+            np.nan_to_num(self.target_R[used]),
+            self.weight_R[used],
+            names=self.names,
+            objective=self.objective,
+            rounds=self.rounds,
+            seed=self.seed,
+        )
+
+    def out_of_fold(self, folds_P: NDArray[np.int64]) -> Floats:
+        """Return the outputs [P, Q], each from trees that never saw the record's architecture."""
+        outputs = np.zeros(len(self.target_R))
+        fold_of_row = np.repeat(folds_P, _Q)
+        for fold in np.unique(folds_P):
+            held = fold_of_row == fold
+            outputs[held] = self.fit(~held).predict(self.features_RF[held])
+        return outputs.reshape(-1, _Q)
 
 
 def fit_pair(data: Dataset, settings: FitSettings | None = None) -> Predictor:
@@ -72,48 +106,31 @@ def fit_pair(data: Dataset, settings: FitSettings | None = None) -> Predictor:
     """
     settings = settings or FitSettings()
     prior, measured = data.priors, data.measured_PQ
-    rows = _Rows(
-        data,
-        ratio_PQ=np.clip(measured / prior - 1.0, *LIMITS),
-        additive_PQ=np.arcsinh((measured - prior) / UNIT_BYTES),
-        folds_P=data.folds(settings.inner_folds, settings.seed),
-    )
+    scratch = np.array([example.scratch_bytes for example in data.examples])
+    rows = _Rows(data, head_targets(prior, measured, scratch), data.folds(settings.inner_folds, settings.seed))
     names = feature_names(data.examples)
     features = feature_matrix(data.examples, _guesses_out_of_fold(rows, settings), names)
-    weights = {"ratio": _row_weight(data), "additive": _row_weight(data) * _additive_weight(prior, measured).ravel()}
-    targets = {"ratio": rows.ratio_PQ.ravel(), "additive": rows.additive_PQ.ravel()}
-    outputs = {
-        name: _out_of_fold(features, targets[name], weights[name], rows, names, settings)
-        for name in ("ratio", "additive")
-    }
-    blend = Blend.fit(data.examples, measured, outputs["ratio"], outputs["additive"], data.architectures)
-    expected = blend.apply(data.examples, outputs["ratio"], outputs["additive"])
 
-    spread_target = np.log2(np.abs(measured / expected - 1.0) + _SMALLEST_ERROR).ravel()
-    log2_spread = _out_of_fold(
-        features, spread_target, weights["ratio"], rows, names, settings, objective="l2", rounds=settings.spread_rounds
-    )
-    floor, calibration = _calibrate(data, expected, log2_spread)
+    def task(target: Floats, weight: Floats, objective: str, rounds: int) -> _Task:
+        by_row = (data.weights[:, None] * weight).ravel()
+        return _Task(features, names, target.ravel(), by_row, objective, rounds, settings.seed)
 
-    kept = rows.measured
+    weights = head_weights(prior, measured, scratch)
+    heads = {name: task(rows.targets[name], weights[name], "l1", settings.rounds) for name in HEADS}
+    outputs = {name: head.out_of_fold(rows.folds_P) for name, head in heads.items()}
+    shares = corrections(outputs, prior, scratch)
+    blend = Blend.fit(data.examples, measured, shares, data.architectures)
+    expected = blend.apply(data.examples, shares)
 
-    def final(target: Floats, weight: Floats, objective: str, rounds: int) -> Trees:
-        return Trees.fit(
-            features[kept],
-            target[kept],
-            weight[kept],
-            names=names,
-            objective=objective,
-            rounds=rounds,
-            seed=settings.seed,
-        )
+    log2_error = np.log2(np.abs(measured / expected - 1.0) + _SMALLEST_ERROR)
+    spread = task(log2_error, np.ones_like(prior), "l2", settings.spread_rounds)
+    floor, calibration = _calibrate(data, expected, spread.out_of_fold(rows.folds_P))
 
     predictor = Predictor(
         version="unversioned",
         sequence=_fit_sequence(rows, np.ones(len(data), dtype=bool), settings),
-        ratio=final(targets["ratio"], weights["ratio"], "l1", settings.rounds),
-        additive=final(targets["additive"], weights["additive"], "l1", settings.rounds),
-        spread=final(spread_target, weights["ratio"], "l2", settings.spread_rounds),
+        heads={name: head.fit() for name, head in heads.items()},
+        spread=spread.fit(),
         blend=blend,
         calibration=calibration,
         coverage=Coverage.fit((example.facts for example in data.examples), torch_versions=data.torch_versions),
@@ -141,19 +158,9 @@ def save_pair(predictor: Predictor, data: Dataset, settings: FitSettings, root: 
     return write_artefact(root / predictor.version, predictor.to_files(), about)
 
 
-def _row_weight(data: Dataset) -> Floats:
-    return np.repeat(data.weights, _Q)
-
-
-def _additive_weight(prior: Floats, measured: Floats) -> Floats:
-    """Return weights [P, Q] that make an error in asinh units count by what it is of the peak."""
-    slope = np.hypot(UNIT_BYTES, np.nan_to_num(measured - prior)) / prior
-    return np.clip(slope, 1e-3, 10.0)
-
-
 def _fit_sequence(rows: _Rows, chosen_P: NDArray[np.bool_], settings: FitSettings) -> SequenceModel:
     index = np.flatnonzero(chosen_P)
-    targets = np.concatenate([rows.ratio_PQ, np.clip(rows.additive_PQ, -5.0, 5.0)], axis=1)
+    targets = np.concatenate([rows.targets["ratio"], np.clip(rows.targets["additive"], -5.0, 5.0)], axis=1)
     return fit_sequence_model(
         rows.data.take(index).examples,
         targets[index],
@@ -172,36 +179,6 @@ def _guesses_out_of_fold(rows: _Rows, settings: FitSettings) -> Floats:
         index = np.flatnonzero(held)
         guesses[index] = model.predict(rows.data.take(index).examples)
     return guesses
-
-
-def _out_of_fold(
-    features: Floats,
-    target: Floats,
-    weight: Floats,
-    rows: _Rows,
-    names: list[str],
-    settings: FitSettings,
-    *,
-    objective: str = "l1",
-    rounds: int | None = None,
-) -> Floats:
-    """Return the trees' outputs [P, Q], each from trees that never saw the record's architecture."""
-    outputs = np.zeros(len(target))
-    fold_of_row = np.repeat(rows.folds_P, _Q)
-    for fold in range(settings.inner_folds):
-        held = fold_of_row == fold
-        used = ~held & rows.measured
-        trees = Trees.fit(
-            features[used],
-            target[used],
-            weight[used],
-            names=names,
-            objective=objective,
-            rounds=rounds or settings.rounds,
-            seed=settings.seed,
-        )
-        outputs[held] = trees.predict(features[held])
-    return outputs.reshape(-1, _Q)
 
 
 def _calibrate(data: Dataset, expected: Floats, log2_spread: Floats) -> tuple[float, Calibration]:

@@ -18,7 +18,7 @@ NODE_PARTS = {"shape": slice(0, 3), "op": slice(3, 11), "placement": slice(11, 1
 def tree_shares(predictor: Predictor, examples: Sequence[Example]) -> dict[str, float]:
     """Return each feature's share of the mean absolute TreeSHAP value of the ratio trees, largest first."""
     features = feature_matrix(examples, predictor.sequence.predict(examples), predictor.feature_names)
-    mean: Floats = np.abs(predictor.ratio.contributions(features)[:, :-1]).mean(axis=0)
+    mean: Floats = np.abs(predictor.heads["ratio"].contributions(features)[:, :-1]).mean(axis=0)
     return _shares(dict(zip(predictor.feature_names, mean.tolist(), strict=True)))
 
 

@@ -51,7 +51,7 @@ def test_any_graph_is_answered(pair: Predictor, spec: GraphSpec, plans: list[str
 
 @given(spec=graph_specs())
 def test_foreign_op_is_unknown(pair: Predictor, spec: GraphSpec) -> None:
-    """A trace with an op that is not PyTorch's own is `unknown`, and its bound no smaller than a step without fusion."""
+    """A trace with an op not of PyTorch is `unknown`, and its bound no smaller than the step without fusion."""
     for plan in pair.predict(spec, risk=0.05).plans:
         trace = spec.traces[plan.plan]
         if any(spec.ops[op].startswith("mylib.") for op in trace.op.tolist()):
