@@ -58,6 +58,11 @@ def build_trace(recording: Recording, tables: Tables) -> Trace:
             born=_column([storage.born for storage in storages]),
             died=_column([storage.died for storage in storages]),
         ),
+        branches=tuple(
+            (index, tuple(build_trace(branch, tables) for branch in node.branches))
+            for index, node in enumerate(nodes)
+            if node.branches
+        ),
     )
 
 

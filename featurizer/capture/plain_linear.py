@@ -18,6 +18,7 @@ _MATRIX_DIMS = 2
 @contextlib.contextmanager
 def bias_added_in_place() -> Iterator[None]:
     """Run `linear` inside the block as without a dispatch mode. For eager execution: compilers make their own of it."""
+    torch.ops.aten.linear.default._dispatch_cache.clear()
     library = torch.library.Library("aten", "IMPL")
     for key in ("AutogradCUDA", "AutogradCPU"):
         library.impl("linear", _linear, key)
@@ -25,6 +26,8 @@ def bias_added_in_place() -> Iterator[None]:
         yield
     finally:
         library._destroy()
+        # The Python dispatcher remembers which kernel it found: it would go on past autograd without one.
+        torch.ops.aten.linear.default._dispatch_cache.clear()
 
 
 def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:  # noqa: A002  (the schema's)

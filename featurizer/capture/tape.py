@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._pytree import tree_leaves
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from peakcast.featurizer.capture.attributes import attribute_of
-from peakcast.featurizer.vocabulary import BACKWARD, FORWARD, LOSS, OPTIMIZER
+from peakcast.featurizer.vocabulary import BACKWARD, FORWARD, INPUT, LOSS, OPTIMIZER
 
 # Frames of these folders are machinery; the first frame outside them is the line a user would recognise.
 MACHINERY = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
@@ -38,6 +39,7 @@ class TapeNode:
     device: str
     line: str
     attribute: str
+    branches: list[Recording] = field(default_factory=list)  # of torch.cond: each one as if it were taken
 
 
 @dataclass(slots=True)
@@ -89,6 +91,8 @@ class Recording:
 class Tape(TorchDispatchMode):
     """Record the operators run inside the block. Compiled code runs unhindered (`is_infra_mode`)."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, clock: StepClock) -> None:
         super().__init__()
         self.recording = Recording()
@@ -138,10 +142,32 @@ class Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and write it down."""
+        if func.namespace in _BYTELESS:
+            return func(*args, **(kwargs or {}))
+        if self.region == OUTSIDE and isinstance(func, OpOverload) and func._can_decompose():
+            # Below autograd (inference mode, the inside of a cond) composite operators come whole.
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        branches = self._branches(args[1:3], args[3]) if func is torch.ops.higher_order.cond else []
         result = func(*args, **(kwargs or {}))
-        if not self._stopped and func.namespace not in _BYTELESS:
+        if not self._stopped:
             self._record(func, args, kwargs or {}, result)
+            self.recording.nodes[-1].branches = branches
         return result
+
+    def _branches(self, functions: Iterable[Callable[..., Any]], operands: Any) -> list[Recording]:
+        """Run each branch of a `cond` under a tape of its own. Its operands live outside."""
+        recordings = []
+        for function in functions:
+            inner = Tape(self._clock)
+            inner.region, inner.region_line = self.region, self.region_line
+            inner.region_is_channels_last = self.region_is_channels_last
+            inner.hold(tree_leaves(operands), INPUT)
+            with inner:
+                returned = function(*operands)
+            recordings.append(inner.stop())
+            del returned  # alive until here: what a branch returns outlives it
+        return recordings
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         here = len(self.recording.nodes)
@@ -149,7 +175,7 @@ class Tape(TorchDispatchMode):
         written = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         written += _mutated(func, args, kwargs)
         node = TapeNode(
-            op=str(func),
+            op=f"{func.namespace}.{func.name()}" if isinstance(func, HigherOrderOperator) else str(func),
             phase=self._clock.phase(),
             region=self.region,
             inputs=self._storages(read, born=-1),  # unseen so far: alive before the step
