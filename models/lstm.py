@@ -19,6 +19,7 @@ from safetensors.numpy import save as save_tensors
 
 from peakcast.featurizer.op_embedding import shipped_embedding
 from peakcast.featurizer.vocabulary import QUANTITIES
+from peakcast.models.artefact import ArtefactError
 from peakcast.models.example import CHANNELS, CONTEXT_NAMES, Example, Floats, Singles
 
 # Names and shapes of the tensors, in terms of hidden (H), head (D). PyTorch's gate order: input, forget, cell, output.
@@ -106,7 +107,7 @@ class SequenceModel:
         """Read what `to_files` gave.
 
         Raises:
-            ValueError: if it was made for other channels, context, quantities or operator vectors than this code's.
+            ArtefactError: if it was made for other channels, context, quantities or operator vectors than this code's.
         """
         config: dict[str, Any] = orjson.loads(files["lstm.json"])
         expected = {
@@ -117,7 +118,8 @@ class SequenceModel:
         }
         for name, value in expected.items():
             if config.get(name) != value:
-                raise ValueError(f"the LSTM was fitted with {name} {config.get(name)}; this version has {value}")
+                fitted = config.get(name)
+                raise ArtefactError(f"the LSTM was fitted with {name} {fitted}, this version has {value}: train again")
         tensors = load_tensors(files["lstm.safetensors"])
         return cls({name: tensors[name] for name in TENSORS})
 

@@ -49,7 +49,7 @@ def train_command(
         typer.echo(orjson.dumps(manifest.model_dump()))
     else:
         in_use = "in use" if promote else f"not in use yet: peakcast models promote {manifest.version}"
-        console.print(f"{manifest.version} in {registry / manifest.version}, {in_use}")
+        typer.echo(f"{manifest.version} in {registry / manifest.version}, {in_use}")
 
 
 def evaluate_command(

@@ -9,6 +9,7 @@ import pytest
 import torch
 from samples import make_dataset
 
+from peakcast.models.artefact import ArtefactError
 from peakcast.models.example import CHANNELS, CONTEXT_NAMES
 from peakcast.models.lstm import SequenceModel
 
@@ -71,5 +72,5 @@ def test_refuses_a_model_of_other_inputs(model: SequenceModel) -> None:
     """A model fitted on other context than this code builds is refused by name."""
     files = model.to_files()
     files["lstm.json"] = files["lstm.json"].replace(b"log2_nodes", b"log9_nodes")
-    with pytest.raises(ValueError, match="context"):
+    with pytest.raises(ArtefactError, match="context"):
         SequenceModel.from_files(files)
