@@ -50,7 +50,9 @@ def build() -> Path:
         return library
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
-        raise ShimUnavailable("no C++ compiler found (g++ or clang++; set CXX): needed once, to trace as CUDA without a GPU")
+        raise ShimUnavailable(
+            "no C++ compiler found (g++ or clang++; set CXX): needed once, to trace as CUDA without a GPU"
+        )
     library.parent.mkdir(parents=True, exist_ok=True)
     include = torch_folder / "include"
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:

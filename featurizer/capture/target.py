@@ -49,5 +49,7 @@ def _load_module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and name.startswith(error.name):
-            raise ValueError(f"no module named {name!r} (looked in the current folder and the installed packages)") from error
+            raise ValueError(
+                f"no module named {name!r} (looked in the current folder and the installed packages)"
+            ) from error
         raise

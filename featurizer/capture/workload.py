@@ -91,5 +91,7 @@ def _scalar_loss(output: Any) -> torch.Tensor:
     if loss is None:
         loss = output[0] if isinstance(output, tuple | list) and output else output
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise ValueError(f"the model did not return a scalar loss (got {type(output).__name__}): give Workload(loss=...)")
+        raise ValueError(
+            f"the model did not return a scalar loss (got {type(output).__name__}): give Workload(loss=...)"
+        )
     return loss
