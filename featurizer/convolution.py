@@ -56,7 +56,9 @@ def parse_geometry(attribute: str) -> Geometry | None:
         return None
 
 
-def scratch_bytes(geometry: Geometry, read_bytes: Sequence[int], written_bytes: Sequence[int], *, backward: bool) -> int:
+def scratch_bytes(
+    geometry: Geometry, read_bytes: Sequence[int], written_bytes: Sequence[int], *, backward: bool
+) -> int:
     """Return what one call takes and gives back: copies in NHWC of the image, the weight and the result.
 
     `read_bytes` are those of image and weight, or of the result's gradient, image and weight in backward;
@@ -64,12 +66,20 @@ def scratch_bytes(geometry: Geometry, read_bytes: Sequence[int], written_bytes: 
     TF32 and bf16: exact to the MiB for most 2-d and 3-d shapes.
     """
     copy = max(read_bytes, default=0) if geometry.is_copied and not backward else 0
-    if geometry.is_channels_last or geometry.is_pointwise or geometry.is_depthwise or not read_bytes or not written_bytes:
+    if (
+        geometry.is_channels_last
+        or geometry.is_pointwise
+        or geometry.is_depthwise
+        or not read_bytes
+        or not written_bytes
+    ):
         return copy
     if backward:
         # The data and the weight gradient are two calls, one after the other.
         image = max(read_bytes[1] if len(read_bytes) > 1 else 0, written_bytes[0])
-        return int(_padded(read_bytes[0], geometry.channels_out, geometry) + _padded(image, geometry.channels_in, geometry))
+        return int(
+            _padded(read_bytes[0], geometry.channels_out, geometry) + _padded(image, geometry.channels_in, geometry)
+        )
     image = int(_padded(read_bytes[0], geometry.channels_in, geometry))
     if geometry.channels_in < _IMAGE_CHANNELS and max(geometry.kernel) <= _DIRECT_KERNEL:
         return copy + image

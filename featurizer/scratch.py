@@ -1,8 +1,8 @@
 """Scratch that a kernel takes inside one operator, where its size follows from shapes and the card.
 
-Convolutions convert layouts (`convolution.py`). Reductions over leading dimensions, as for the gradient of a bias, leave
-partial sums of each block of threads in global memory; in eager training that is often hundreds of MiB for a few KiB of
-result. Rules from torch's `aten/src/ATen/native/cuda/Reduce.cuh` (setReduceConfig, global_memory_size).
+Convolutions convert layouts (`convolution.py`). Reductions over leading dimensions, as for the gradient of a bias,
+leave partial sums of each block of threads in global memory; in eager training that is often hundreds of MiB for a few
+KiB of result. Rules from torch's `aten/src/ATen/native/cuda/Reduce.cuh` (setReduceConfig, global_memory_size).
 """
 
 from __future__ import annotations
@@ -103,7 +103,11 @@ def _convolutions(trace: Trace, spec: GraphSpec) -> tuple[list[int], list[int]]:
         if trace.region[node] >= 0 and geometry.is_channels_last:
             # The compiler copies what the graph is given, images and weights, into its layout.
             given = (born[trace.inputs.row(node)] < 0).tolist()
-            size_bytes = 0 if geometry.is_pointwise else sum(size for size, is_given in zip(read, given) if is_given)
+            size_bytes = (
+                0
+                if geometry.is_pointwise
+                else sum(size for size, is_given in zip(read, given, strict=True) if is_given)
+            )
         else:
             size_bytes = scratch_bytes(geometry, read, written, backward=backward)
         if size_bytes:
