@@ -18,6 +18,6 @@ def __getattr__(name: str) -> Any:
     """Import on first use: the worker must load its fake device before torch."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib  # noqa: PLC0415
+    import importlib
 
     return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -21,7 +21,9 @@ def attribute_of(func: Any, args: Sequence[Any], *, channels_last: bool = False)
     if func is aten.convolution_backward.default:
         image, weight = args[1], args[2]
         wanted = "".join(str(int(needed)) for needed in args[10])  # gradients of input, weight, bias
-        described = _convolution(image, weight, args[4], args[6], transposed=args[7], groups=args[9], last=channels_last)
+        described = _convolution(
+            image, weight, args[4], args[6], transposed=args[7], groups=args[9], last=channels_last
+        )
         return f"{described},gradients={wanted}"
     return ""
 
@@ -36,7 +38,7 @@ def _convolution(
     groups: int,
     last: bool,
 ) -> str:
-    """cuDNN's fast kernels want channels last; in another layout it converts through a workspace."""
+    """CuDNN's fast kernels want channels last; in another layout it converts through a workspace."""
     layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
     is_contiguous = image.is_contiguous()
     is_last = last or (layout is not None and image.is_contiguous(memory_format=layout) and not is_contiguous)

@@ -21,6 +21,7 @@ class Table:
         self._index: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
+        """Return the number of a string."""
         return self._index.setdefault(text, len(self._index))
 
     def names(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ private to torch and tied to the tested versions (2.11 to 2.14): a name that is 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -45,7 +45,7 @@ class _Device:
 
     def __init__(self, *_: Any) -> None: ...
 
-    def __enter__(self) -> _Device:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -65,7 +65,7 @@ class _Stream:
 
     def record_event(self, *_: Any) -> None: ...
 
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -91,7 +91,7 @@ def _answer(owner: Any, values: dict[str, Any], *, create: bool = False, static:
 def pretend() -> None:
     """Patch `torch.cuda`, `torch._C` and Dynamo's device interface, then inductor's benchmarks and constants."""
     # Dynamo's tables hold functions of torch.cuda: they must be built before these are replaced.
-    import torch._dynamo  # noqa: PLC0415
+    import torch._dynamo
 
     torch._dynamo.trace_rules.get_torch_obj_rule_map()
     _answer(torch.cuda, {**_STATE, **_MEMORY, **_CARD})
@@ -174,19 +174,19 @@ _INTERFACE = {
 
 
 def _patch_dynamo() -> None:
-    from torch._dynamo import device_interface  # noqa: PLC0415
+    from torch._dynamo import device_interface
 
     interface = device_interface.CudaInterface
     _answer(interface, _INTERFACE, create=True, static=True)
-    interface.device = _Device  # type: ignore[assignment,misc]
+    interface.device = _Device  # type: ignore[assignment]
     device_interface.device_interfaces.clear()
     device_interface._device_initialized = False
 
 
 def _patch_inductor() -> None:
     """Keep inductor's graph passes from making real CUDA tensors or timing kernels."""
-    from torch._inductor import utils  # noqa: PLC0415
-    from torch._inductor.fx_passes import fuse_attention, joint_graph, pad_mm  # noqa: PLC0415
+    from torch._inductor import utils
+    from torch._inductor.fx_passes import fuse_attention, joint_graph, pad_mm
 
     def tflops(dtype: torch.dtype) -> float:
         return _TFLOPS_HALF if dtype in (torch.bfloat16, torch.float16) else _TFLOPS_TF32
@@ -202,9 +202,9 @@ def _patch_inductor() -> None:
     real_patterns = fuse_attention._get_sfdp_patterns
 
     def patterns(*args: Any, **kwargs: Any) -> list[Any]:
-        """The attention patterns hold scalar CUDA constants made by torch.tensor: make them fake ones."""
+        """Make the scalar CUDA constants of the attention patterns, which torch.tensor makes, fake ones."""
         real_tensor = torch.tensor
-        torch.tensor = lambda value, *_, device=None, **__: torch.full((), value, device=device)  # type: ignore[assignment]
+        torch.tensor = lambda value, *_, device=None, **__: torch.full((), value, device=device)
         try:
             return list(real_patterns(*args, **kwargs))
         finally:
@@ -220,7 +220,7 @@ def _patch_inductor() -> None:
 
 def _folding_on_cpu(method: Any) -> Any:
     """Run a constant folder's method with CUDA replaced by CPU: it computes real one-element tensors."""
-    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     class OnCpu(TorchDispatchMode):
         @classmethod
@@ -234,7 +234,7 @@ def _folding_on_cpu(method: Any) -> Any:
             return func(*map(place, args), **{name: place(value) for name, value in (kwargs or {}).items()})
 
     def folding(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with OnCpu():
+        with OnCpu():  # type: ignore[no-untyped-call]
             return method(self, *args, **kwargs)
 
     return folding

@@ -1,4 +1,4 @@
-"""Fake tensors for a whole step: values that code asks for, optimizers that look at types, and shapes that depend on data."""
+"""Fake tensors for a whole step: values code asks for, optimizers that look at types, shapes that depend on data."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def new_fake_mode() -> FakeTensorMode:
 
 @contextlib.contextmanager
 def whole_steps_on_fake_tensors() -> Iterator[Guesses]:
-    """Let a whole training step run: data-dependent results are guessed, optimizers take fake parameters for real ones."""
+    """Let a whole training step run: data-dependent results are guessed, fake parameters taken for real ones."""
     guesses = Guesses()
     table = fake_impls.op_implementations_dict
     answers: dict[Any, Callable[..., Any]] = {

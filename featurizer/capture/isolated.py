@@ -82,7 +82,7 @@ def _run(
         command = [sys.executable, "-W", "ignore", "-m", "peakcast.featurizer.capture.worker", str(request_path)]
         log_path = Path(folder, "log")
         with log_path.open("wb") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=_environment())  # noqa: S603
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=_environment())
             code = _wait(process, timeout_sec, progress)
         if code != 0:
             raise _failure(code, Path(request["error"]), log_path)
@@ -119,6 +119,8 @@ def _wait(process: subprocess.Popen[str], timeout_sec: float, progress: Callable
             process.kill()
             process.wait()
         reader.join(timeout=5)
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def _failure(code: int, error_path: Path, log_path: Path) -> CaptureError:

@@ -1,4 +1,4 @@
-"""Put a plan on a model, in place, and take it off again: the same way for capture, for measuring and for a user's run."""
+"""Put a plan on a model, in place, and take it off again: the same way for capture, measuring and a user's run."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _watched(workload: Workload, clock: StepClock, facts: RunFacts) -> Iterator[
             finally:
                 clock.after_forward = True
 
-        model._compiled_call_impl = watched_call  # type: ignore[assignment]
+        model._compiled_call_impl = watched_call
     try:
         yield
     finally:
@@ -158,7 +158,7 @@ def _implementation(optimizer: torch.optim.Optimizer) -> str:
 
 def versions() -> dict[str, str]:
     """Return torch's version, and that of each library that builds models and is in use."""
-    found = {"torch": torch.__version__}
+    found = {"torch": str(torch.__version__)}
     for name in ("transformers", "timm", "torchvision", "diffusers"):
         if name in sys.modules:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -74,7 +74,8 @@ def rnns_as_cudnn() -> Iterator[None]:
     before = {func: table.get(func) for func in answers}
     flatten_parameters = nn.RNNBase.flatten_parameters
     table.update(answers)
-    nn.RNNBase.flatten_parameters = lambda _: None  # type: ignore[method-assign]  (it compares data pointers)
+    # It compares data pointers, which fake tensors do not have.
+    nn.RNNBase.flatten_parameters = lambda _: None  # type: ignore[assignment,method-assign]
     for name in _MODES:
         setattr(torch._VF, name, _replacement(name))
     try:
@@ -104,7 +105,7 @@ def _replacement(name: str) -> Callable[..., Any]:
         cell = _Cell(mode, width, proj_size, layers, batch_first, dropout, train, bidirectional)
         weight_stride = (4 if has_biases else 2) + (proj_size > 0)
         inputs, hx, cx, weights, buffer = _cast(inputs, hx, cx, list(weights))
-        output, hy, cy = _CudnnRnn.apply(cell, weight_stride, buffer, inputs, hx, cx, *weights)
+        output, hy, cy = _CudnnRnn.apply(cell, weight_stride, buffer, inputs, hx, cx, *weights)  # type: ignore[no-untyped-call]
         return (output, hy, cy) if mode == _LSTM else (output, hy)
 
     return run  # type: ignore[no-any-return]
@@ -145,7 +146,7 @@ class _CudnnRnn(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(  # noqa: PLR0917  (apply takes no keywords)
         ctx: Any,
         cell: _Cell,
         weight_stride: int,
@@ -200,14 +201,10 @@ def _fake_forward(
     fake_mode: Any,
     func: Any,
     x_TBI: torch.Tensor,
-    weight: list[torch.Tensor],
-    weight_stride0: int,
-    weight_buf: torch.Tensor,
-    hx: torch.Tensor,
-    cx: torch.Tensor | None,
     *arguments: Any,
 ) -> Any:
-    cell = _Cell(*arguments[:8])
+    _, _, weight_buf, hx, cx = arguments[:5]
+    cell = _Cell(*arguments[5:13])
     outputs = (cell.proj_size or cell.hidden_size) * cell.directions
     with fake_mode:
         reserve = cell.reserve_bytes(x_TBI) if cell.train else 0
@@ -225,12 +222,9 @@ def _fake_backward(
     func: Any,
     x_TBI: torch.Tensor,
     weight: list[torch.Tensor],
-    weight_stride0: int,
-    weight_buf: torch.Tensor,
-    hx: torch.Tensor,
-    cx: torch.Tensor | None,
-    *_: Any,
+    *arguments: Any,
 ) -> Any:
+    hx, cx = arguments[2:4]
     with fake_mode:
         flat = weight[0].new_empty(sum(part.numel() for part in weight))  # one buffer holds all their gradients
         parts = flat.split([part.numel() for part in weight])

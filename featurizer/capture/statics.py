@@ -46,7 +46,7 @@ def _parameters(workload: Workload) -> Iterator[torch.Tensor]:
 
 
 def other_fake_tensors(mode: FakeTensorMode) -> list[Any]:
-    """Return weak references to the live fake tensors of `mode`: what closures and globals hold (a teacher, an EMA copy).
+    """Return weak references to the live fake tensors of `mode`: what closures hold (a teacher, an EMA copy).
 
     Call it before the first step: later, compilers keep fake tensors of their own.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -12,8 +13,8 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._pytree import tree_leaves
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from peakcast.featurizer.capture.attributes import attribute_of
 from peakcast.featurizer.vocabulary import BACKWARD, FORWARD, INPUT, LOSS, OPTIMIZER
@@ -94,7 +95,7 @@ class Tape(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, clock: StepClock) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recording = Recording()
         self.region = OUTSIDE
         self.region_line = ""
@@ -199,10 +200,10 @@ class Tape(TorchDispatchMode):
             index = len(self.recording.storages)
             self.recording.storages.append(TapeStorage(int(storage.nbytes()), tensor.device.type, born))
             self._index_of[address] = index
-            self._watch[address] = weakref.ref(storage, lambda _, address=address: self._freed(address))
+            self._watch[address] = weakref.ref(storage, functools.partial(self._freed, address))
         return index
 
-    def _freed(self, address: int) -> None:
+    def _freed(self, address: int, _: Any) -> None:
         index = self._index_of.pop(address, None)
         self._watch.pop(address, None)
         if index is not None and not self._stopped:

@@ -11,11 +11,15 @@ import importlib.util
 import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from peakcast.featurizer.capture import shim
+
+if TYPE_CHECKING:
+    from peakcast.featurizer.capture.workload import Workload
+    from peakcast.featurizer.spec import GraphSpec
 
 
 def main(request_path: str) -> int:
@@ -32,33 +36,51 @@ def main(request_path: str) -> int:
 
 
 def _capture(request: dict[str, Any]) -> bytes:
-    traced_on = _prepare_host(allow_cpu=request["allow_cpu"])
-    import torch  # noqa: PLC0415  (the shim comes first)
+    traced_on = prepare_host(allow_cpu=request["allow_cpu"])
+    return capture_here(_factory(request), request["plans"], traced_on).to_json()
 
-    from peakcast.featurizer.capture.fake_step import new_fake_mode  # noqa: PLC0415
-    from peakcast.featurizer.capture.torchvision_ops import define_missing_operators  # noqa: PLC0415
 
-    define_missing_operators()
-    from peakcast.featurizer.capture.record import record  # noqa: PLC0415
-    from peakcast.featurizer.capture.stage import build_on_fake_tensors, placed  # noqa: PLC0415
+def capture_here(factory: Callable[[], Workload], plans: Sequence[str], traced_on: str) -> GraphSpec:
+    """Capture what `factory` returns in this process, which `prepare_host` made ready. Call it as often as you like."""
+    import torch
 
-    torch.set_num_threads(1)
+    from peakcast.featurizer.capture.fake_step import new_fake_mode
+    from peakcast.featurizer.capture.record import record
+    from peakcast.featurizer.capture.stage import build_on_fake_tensors, placed
+
     mode = new_fake_mode()
     device = torch.device("cpu") if traced_on == "cpu" else torch.device("cuda", 0)
-    workload = build_on_fake_tensors(_factory(request), mode, device)
+    workload = build_on_fake_tensors(factory, mode, device)
     with placed(workload, mode, device), mode:
-        return record(workload, request["plans"], mode=mode, device=device, traced_on=traced_on, progress=_say).to_json()
+        return record(workload, plans, mode=mode, device=device, traced_on=traced_on, progress=_say)
 
 
 def _say(plan: str) -> None:
     print(f"capturing {plan}", flush=True)  # noqa: T201  (read by the parent, line by line)
 
 
+def prepare_host(*, allow_cpu: bool) -> str:
+    """Find or fake a CUDA device, once per process and before torch is imported.
+
+    Returns what traces are made on: cuda, cuda-shim or cpu.
+
+    Raises:
+        ShimUnavailable: if there is no CUDA device, none can be faked, and `allow_cpu` is off.
+    """
+    traced_on = _prepare_host(allow_cpu=allow_cpu)
+    import torch
+
+    from peakcast.featurizer.capture.torchvision_ops import define_missing_operators
+
+    define_missing_operators()
+    torch.set_num_threads(1)
+    return traced_on
+
+
 def _prepare_host(*, allow_cpu: bool) -> str:
-    """Find or fake a CUDA device. Returns what the trace is made on: cuda, cuda-shim or cpu."""
     is_cpu_build = "+cpu" in importlib.metadata.version("torch") or not _has_cuda_library()
     if not is_cpu_build:
-        import torch  # noqa: PLC0415
+        import torch
 
         if torch.cuda.is_available():
             return "cuda"
@@ -70,7 +92,7 @@ def _prepare_host(*, allow_cpu: bool) -> str:
         if allow_cpu:
             return "cpu"
         raise
-    from peakcast.featurizer.capture import cuda_host  # noqa: PLC0415
+    from peakcast.featurizer.capture import cuda_host
 
     cuda_host.pretend()
     return "cuda-shim"
@@ -87,12 +109,12 @@ def _factory(request: dict[str, Any]) -> Callable[[], Any]:
         data = Path(request["packed"]).read_bytes()
 
         def shipped() -> Any:
-            from peakcast.featurizer.capture.ship import unpack  # noqa: PLC0415
+            from peakcast.featurizer.capture.ship import unpack
 
             return unpack(data)
 
         return shipped
-    from peakcast.featurizer.capture.target import load_target  # noqa: PLC0415
+    from peakcast.featurizer.capture.target import load_target
 
     return load_target(request["target"])
 
