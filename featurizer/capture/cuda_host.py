@@ -108,9 +108,13 @@ def pretend() -> None:
     FakeTensorMode.avoid_device_init = property(lambda _: True)  # type: ignore[assignment,method-assign]
     # The tracer computes one-element constants for real, on their device.
     proxy_tensor.CONSTANT_NUMEL_LIMIT = 0
+    _keep_whole()
     _patch_dynamo()
     _patch_inductor()
 
+
+_library = torch.library.Library("aten", "IMPL")
+_WHOLE_ON_CUDA = ("silu_backward", "mish_backward")
 
 _STATE = {
     "is_available": True,
@@ -171,6 +175,19 @@ _INTERFACE = {
     "is_bf16_supported": True,
     "get_raw_stream": 0,
 }
+
+
+def _keep_whole() -> None:
+    """Register CUDA kernels for composite operators that have one of their own on CUDA, or they would be taken apart.
+
+    The kernels are never called: fake tensors are served before.
+    """
+    for name in _WHOLE_ON_CUDA:
+        _library.impl(name, _unreachable, "CUDA")
+
+
+def _unreachable(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("a kernel of the fake CUDA device was called")
 
 
 def _patch_dynamo() -> None:
