@@ -38,7 +38,7 @@ def _convolution(
     groups: int,
     last: bool,
 ) -> str:
-    """CuDNN's fast kernels want channels last; in another layout it converts through a workspace."""
+    """Say what cuDNN is given. Its fast kernels want channels last; another layout is converted through a workspace."""
     layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
     is_contiguous = image.is_contiguous()
     is_last = last or (layout is not None and image.is_contiguous(memory_format=layout) and not is_contiguous)
