@@ -145,7 +145,7 @@ class Tape(TorchDispatchMode):
         """Run the operator and write it down."""
         if func.namespace in _BYTELESS:
             return func(*args, **(kwargs or {}))
-        if self.region == OUTSIDE and isinstance(func, OpOverload) and func._can_decompose():
+        if self.region == OUTSIDE and isinstance(func, OpOverload) and _is_composite(func):
             # Below autograd (inference mode, the inside of a cond) composite operators come whole.
             with self:
                 return func.decompose(*args, **(kwargs or {}))
@@ -208,6 +208,13 @@ class Tape(TorchDispatchMode):
         self._watch.pop(address, None)
         if index is not None and not self._stopped:
             self.recording.storages[index].died = max(len(self.recording.nodes) - 1, 0)
+
+
+@functools.cache
+def _is_composite(func: OpOverload) -> bool:
+    """Tell whether an operator is made of others and has no kernel of its own (silu_backward is, and has one)."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return func._can_decompose() and not any(has_kernel(func.name(), key) for key in ("CPU", "CUDA"))
 
 
 def _strided_parts(tensor: Any) -> list[torch.Tensor]:
