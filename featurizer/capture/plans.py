@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
+from torch._dynamo.external_utils import wrap_inline
 from torch._functorch import config as functorch_config
 from torch.utils.checkpoint import checkpoint
 
@@ -59,7 +61,7 @@ def install(model: nn.Module, plan: str, *, backend: Any = "inductor") -> Undo:
     if parsed.budget is not None:
         functorch_config.activation_memory_budget = parsed.budget
     for target in targets:
-        target.compile(backend=backend, **options)
+        _compile(target, backend, options)
 
     def undo() -> None:
         functorch_config.activation_memory_budget = budget_before
@@ -69,6 +71,19 @@ def install(model: nn.Module, plan: str, *, backend: Any = "inductor") -> Undo:
                 del target._compiled_call_impl  # the class's own None shows again
 
     return undo
+
+
+def _compile(target: nn.Module, backend: Any, options: dict[str, Any]) -> None:
+    """Compile a module in place. A bare `nn.Sequential` or other layer of torch's own needs a frame around it.
+
+    Dynamo passes over torch's frames: `torch.compile(module)` adds one for such modules, `module.compile()` does not
+    and would compile nothing.
+    """
+    if type(target).forward.__module__.startswith("torch.nn."):
+        framed = wrap_inline(target._call_impl)
+        target._compiled_call_impl = torch.compile(framed, backend=backend, **options)
+    else:
+        target.compile(backend=backend, **options)
 
 
 def _checkpoint(targets: list[nn.Module]) -> Undo:
