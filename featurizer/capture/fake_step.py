@@ -27,12 +27,16 @@ class Guesses:
 
     def __init__(self) -> None:
         self.count = 0
+        self.in_optimizer = False
 
     def scalar(self, func: Any, tensor: torch.Tensor) -> Any:
         """Answer `.item()`: zero, and false unless it asks whether all of something holds, or a count is full.
 
         A GradScaler then finds no overflow and takes its step, LayerDrop drops no layer, a mask masks nothing.
+        What an optimizer reads is its step counter or a norm to compute with: that decides nothing, and is not zero.
         """
+        if self.in_optimizer and tensor.dtype.is_floating_point:
+            return 1.0
         self.count += 1
         if tensor.dtype is torch.bool:
             return getattr(tensor, _HOLDS, False)
@@ -89,9 +93,28 @@ def whole_steps_on_fake_tensors() -> Iterator[Guesses]:
         table[func] = _or_guess(originals[func], answer)
     # "foreach" is the default only for tensor types that torch.optim knows; a fake parameter stands for a plain one.
     optimizers._foreach_supported_types.append(FakeTensor)
+    # A step counter is made on the default device, which is the CPU where a real step runs.
+    counters_on_cpu = torch.device("cpu")
+
+    def enter_optimizer(*_: Any) -> None:
+        guesses.in_optimizer = True
+        counters_on_cpu.__enter__()
+
+    def leave_optimizer(*_: Any) -> None:
+        guesses.in_optimizer = False
+        counters_on_cpu.__exit__(None, None, None)
+
+    hooks = (
+        optimizers.register_optimizer_step_pre_hook(enter_optimizer),
+        optimizers.register_optimizer_step_post_hook(leave_optimizer),
+    )
     try:
         yield guesses
     finally:
+        for hook in hooks:
+            hook.remove()
+        if guesses.in_optimizer:  # the step failed inside
+            leave_optimizer()
         optimizers._foreach_supported_types.remove(FakeTensor)
         for func, original in originals.items():
             if original is None:
