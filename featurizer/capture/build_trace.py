@@ -9,7 +9,7 @@ import numpy as np
 
 from peakcast.featurizer.capture.tape import Recording, TapeStorage
 from peakcast.featurizer.trace import Csr, Storages, Trace
-from peakcast.featurizer.vocabulary import BACKWARD, CPU, GPU, OUTPUT, SAVED, TEMPORARY
+from peakcast.featurizer.vocabulary import BACKWARD, BUFFER, CPU, GPU, OUTPUT, SAVED, TEMPORARY
 
 _PLACEMENT_OF = {"cpu": CPU, "meta": CPU, "cuda": GPU}
 
@@ -72,7 +72,7 @@ def _role(storage: TapeStorage, phases: Sequence[int]) -> int:
     if storage.role is not None:
         return storage.role
     if storage.died < 0:
-        return OUTPUT
+        return OUTPUT if storage.born >= 0 else BUFFER  # what earlier steps made and keep: caches, running values
     is_saved = storage.born >= 0 and phases[storage.born] < BACKWARD <= phases[storage.died]
     return SAVED if is_saved else TEMPORARY
 

@@ -1,0 +1,49 @@
+"""Capture the workloads of `workloads.py` in this one process, as the worker does, and write each graph or its error.
+
+Usage: capture_all.py FOLDER. Loading torch and the fake device takes seconds: all workloads share them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from pathlib import Path
+
+from peakcast.featurizer.capture.worker import capture_here, prepare_host
+
+PLANS = {
+    "tied": ["eager", "inductor"],
+    "in_place": ["eager", "inductor"],
+    "stubborn": ["eager", "inductor"],
+    "choice": ["eager", "inductor"],
+    "choice_trained": ["eager", "inductor"],
+    "lstm": ["eager", "inductor"],
+    "stack": ["eager", "inductor", "inductor:budget=0", "hybrid", "eager:checkpoint"],
+    "broken_stack": ["inductor"],
+    "only_step": ["inductor"],
+}
+
+
+def main(folder: Path) -> None:
+    """Capture each workload under its plans."""
+    traced_on = prepare_host(allow_cpu=False)
+    sys.path.insert(0, str(Path(__file__).parent))
+    import workloads
+
+    factories = {
+        name: factory
+        for name, factory in vars(workloads).items()
+        if callable(factory) and getattr(factory, "__annotations__", {}) == {"return": "Workload"} and name[0] != "_"
+    }
+    for name, factory in factories.items():
+        try:
+            (folder / f"{name}.json").write_bytes(
+                capture_here(factory, PLANS.get(name, ["eager"]), traced_on).to_json()
+            )
+        except Exception as error:  # noqa: BLE001  (some are meant to fail)
+            told = {"error": str(error), "kind": type(error).__name__, "traceback": traceback.format_exc()}
+            (folder / f"{name}.error").write_text(json.dumps(told))
+
+
+main(Path(sys.argv[1]))
