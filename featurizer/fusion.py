@@ -8,8 +8,10 @@ fused kernel may write into an input that dies there.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from peakcast.featurizer.fusion_graph import CompiledGraph, segments
 from peakcast.featurizer.lifetimes import NEVER, Lifetimes, observed_lifetimes
@@ -28,7 +30,6 @@ SIBLING_DISTANCE: Final = 64
 # Below this it does not matter which kernel writes a buffer.
 SIBLING_BYTES: Final = 1 << 20
 
-_NEEDS_BUFFER: Final = (OpKind.EXTERN, OpKind.WINDOW)
 _FUSES_WITH_SIBLINGS: Final = (OpKind.POINTWISE, OpKind.WINDOW)
 _WRITES_IN_PLACE: Final = (OpKind.POINTWISE, OpKind.REDUCTION, OpKind.SCATTER)
 
@@ -42,14 +43,14 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
     graph = CompiledGraph(trace, ops)
     for first, end in segments(trace):
         kernels, inlined = _lower(graph, first, end)
-        for storage in inlined:
-            born[storage] = NEVER
+        born[inlined] = NEVER
         for kernel in _fuse_siblings(graph, kernels):
-            for storage in kernel.writes:
-                born[storage] = kernel.node if born[storage] != NEVER else NEVER
+            written = kernel.writes[0]
+            born[written] = kernel.node if born[written] != NEVER else NEVER
         last_read = _last_reads(graph, kernels, first, end)
-        for storage, node in last_read.items():
-            died[storage] = node
+        buffers = list(last_read)
+        # A trace from a stranger may read what is not born yet.
+        died[buffers] = np.maximum(list(last_read.values()), born[buffers])
         for storage, taken in _takeovers(graph, kernels, last_read, first).items():
             if born[taken] != NEVER:
                 reuses[storage] = taken
@@ -60,9 +61,9 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
 class _Expression:
     """A value as its reader sees it: the buffers it reads, those of them not in place, and how much it computes."""
 
-    reads: set[int] = field(default_factory=set)
-    displaced: set[int] = field(default_factory=set)
-    op_count: int = 1
+    reads: set[int]
+    displaced: set[int]
+    op_count: int
 
 
 @dataclass(slots=True)
@@ -78,56 +79,50 @@ class _Kernel:
 
 def _lower(graph: CompiledGraph, first: int, end: int) -> tuple[list[_Kernel], list[int]]:
     """Return the kernels of one compiled graph in order, and the storages that are never written."""
-    readers = graph.readers(first, end)
     inlined: dict[int, _Expression] = {}
-    seen_through: dict[int, int] = {}  # storage -> the last view of it
+    moved: set[int] = set()  # storages whose latest view moves elements
     kernels: list[_Kernel] = []
     for node in range(first, end):
-        writes = graph.new_storages(node)
-        if not writes and graph.is_view(node):
-            seen_through[graph.inputs[node][0]] = node
+        writes = graph.new[node]
+        if graph.is_view[node] and not writes:
+            (moved.add if graph.moves_elements(node) else moved.discard)(graph.inputs[node][0])
             continue
-        expression = _read(graph, graph.inputs[node], inlined, seen_through)
+        expression = _read(graph.inputs[node], inlined, moved)
         kind = graph.kinds[node]
-        if kind is OpKind.POINTWISE and writes and not _gets_buffer(graph, writes, readers, end, expression):
-            inlined.update(dict.fromkeys(writes, expression))
+        if kind is OpKind.POINTWISE and writes and not _gets_buffer(graph, writes, end, expression):
+            for storage in writes:
+                inlined[storage] = expression
         else:
             kernels.append(_Kernel(node, kind, graph.stems[node] == "clone", expression, writes))
     return kernels, list(inlined)
 
 
-def _read(
-    graph: CompiledGraph, storages: Iterable[int], inlined: dict[int, _Expression], seen_through: dict[int, int]
-) -> _Expression:
+def _read(storages: Iterable[int], inlined: dict[int, _Expression], moved: set[int]) -> _Expression:
     """Join what a node reads into one expression."""
-    expression = _Expression()
+    reads: set[int] = set()
+    displaced: set[int] = set()
+    op_count = 1
     for storage in storages:
-        moves = graph.moves_elements(seen_through.get(storage))
         inner = inlined.get(storage)
         if inner is None:
-            expression.reads.add(storage)
-            if moves:
-                expression.displaced.add(storage)
+            reads.add(storage)
+            if storage in moved:
+                displaced.add(storage)
         else:
-            expression.reads |= inner.reads
-            expression.displaced |= inner.reads if moves else inner.displaced
-            expression.op_count += inner.op_count
-    return expression
+            reads |= inner.reads
+            displaced |= inner.reads if storage in moved else inner.displaced
+            op_count += inner.op_count
+    return _Expression(reads, displaced, op_count)
 
 
-def _gets_buffer(
-    graph: CompiledGraph, writes: list[int], readers: dict[int, list[int]], end: int, expression: _Expression
-) -> bool:
+def _gets_buffer(graph: CompiledGraph, writes: list[int], end: int, expression: _Expression) -> bool:
     """Tell whether a pointwise value is written to memory."""
-    users: set[int] = set()
+    readers = 0
     for storage in writes:
-        died = graph.died[storage]
-        if died < 0 or died >= end:
-            return True  # an output of the graph, or saved for its backward
-        users.update(readers.get(storage, ()))
-    if any(graph.kinds[user] in _NEEDS_BUFFER for user in users):
-        return True
-    most_reads = SHARED_READS if len(users) > 1 else SINGLE_READS
+        if graph.is_needed_in_memory[storage] or not 0 <= graph.died[storage] < end:
+            return True  # the latter: an output of the graph, or saved for its backward
+        readers = max(readers, graph.readers[storage])
+    most_reads = SHARED_READS if readers > 1 else SINGLE_READS
     return len(expression.reads) > most_reads or expression.op_count > INLINED_OPS
 
 
@@ -174,17 +169,19 @@ def _takeovers(graph: CompiledGraph, kernels: list[_Kernel], last_read: dict[int
     taken: dict[int, int] = {}
     gone: set[int] = set()
     for kernel in kernels:
-        if kernel.kind not in _WRITES_IN_PLACE or kernel.is_copy:
+        if kernel.kind not in _WRITES_IN_PLACE or kernel.is_copy or not kernel.writes:
             continue
-        candidates = [
-            storage
-            for storage in sorted(kernel.expression.reads - kernel.expression.displaced)
-            if last_read.get(storage) == kernel.node and (graph.born[storage] >= first or graph.is_donated[storage])
-        ]
+        written_at = graph.born[kernel.writes[0]]
+        dying: dict[int, list[int]] = {}  # by bytes
+        for storage in sorted(kernel.expression.reads - kernel.expression.displaced, reverse=True):
+            born = graph.born[storage]
+            # Only older ones, so that no chain of takeovers bites its own tail, whatever a stranger's trace says.
+            may_go = born < written_at and (born >= first or graph.is_donated[storage])
+            if may_go and last_read.get(storage) == kernel.node and storage not in gone:
+                dying.setdefault(graph.bytes[storage], []).append(storage)
         for written in kernel.writes:
-            for dying in candidates:
-                if dying not in gone and graph.bytes[dying] == graph.bytes[written]:
-                    taken[written] = dying
-                    gone.add(dying)
-                    break
+            same_size = dying.get(graph.bytes[written])
+            if same_size:
+                taken[written] = same_size.pop()
+                gone.add(taken[written])
     return taken

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from peakcast.featurizer.op_kinds import op_kind, stem
+from peakcast.featurizer.op_kinds import OpKind, op_kind, stem
 from peakcast.featurizer.trace import Csr, Trace
 from peakcast.featurizer.vocabulary import BACKWARD
 
@@ -17,6 +17,7 @@ _BLOCK_BYTES = 512
 _MOVING_VIEWS = frozenset(
     {"permute", "transpose", "t", "slice", "select", "expand", "as_strided", "unfold", "split", "split_with_sizes"}
 )
+_NEEDS_MEMORY = (OpKind.EXTERN, OpKind.WINDOW)
 
 
 class CompiledGraph:
@@ -26,34 +27,25 @@ class CompiledGraph:
         kinds, stems = [op_kind(op) for op in ops], [stem(op) for op in ops]
         self.kinds = [kinds[op] for op in trace.op.tolist()]
         self.stems = [stems[op] for op in trace.op.tolist()]
+        is_view = _views(trace)
+        self.is_view: list[bool] = is_view.tolist()  # only renames the one storage it reads
         self.inputs = _rows(trace.inputs)
-        self.outputs = _rows(trace.outputs)
+        self.new = _rows(_allocated(trace))  # the storages that a node allocates
+        # By storage: how many nodes compute with it, and whether one needs it in memory. Views do neither.
+        node, storage = _reads(trace, is_view)
+        count = len(trace.storages)
+        self.readers: list[int] = np.bincount(storage, minlength=count).tolist()
+        needs_memory = np.array([kind in _NEEDS_MEMORY for kind in kinds], np.bool_)[trace.op[node]]
+        self.is_needed_in_memory: list[bool] = _flags(storage[needs_memory], count)
         # By storage: rounded as the allocator rounds, so that equal means that one can take the other's place.
         self.bytes: list[int] = (-(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES).tolist()
         self.born: list[int] = trace.storages.born.tolist()
         self.died: list[int] = trace.storages.died.tolist()
         self.is_donated: list[bool] = _donated(trace).tolist()
 
-    def new_storages(self, node: int) -> list[int]:
-        """Return the storages that a node allocates."""
-        return [storage for storage in self.outputs[node] if self.born[storage] == node]
-
-    def is_view(self, node: int) -> bool:
-        """Tell whether a node only renames the one storage it reads."""
-        return len(self.inputs[node]) == 1 and self.outputs[node] == self.inputs[node]
-
-    def moves_elements(self, view: int | None) -> bool:
+    def moves_elements(self, view: int) -> bool:
         """Tell whether what is read through this view node lies elsewhere than it was written."""
-        return view is not None and self.stems[view] in _MOVING_VIEWS
-
-    def readers(self, first: int, end: int) -> dict[int, list[int]]:
-        """Return, for each storage, the nodes of [first, end) that compute with it. Views do not."""
-        readers: dict[int, list[int]] = {}
-        for node in range(first, end):
-            if not self.is_view(node):
-                for storage in self.inputs[node]:
-                    readers.setdefault(storage, []).append(node)
-        return readers
+        return self.stems[view] in _MOVING_VIEWS
 
 
 def segments(trace: Trace) -> Iterator[tuple[int, int]]:
@@ -73,12 +65,46 @@ def _rows(csr: Csr) -> list[list[int]]:
     return [flat[start:end] for start, end in pairwise(bounds)]
 
 
+def _nodes(csr: Csr) -> NDArray[np.int64]:
+    """Return the row that each id of a column belongs to."""
+    return np.repeat(np.arange(len(csr.offsets) - 1), np.diff(csr.offsets))
+
+
+def _allocated(trace: Trace) -> Csr:
+    """Keep, of what each node returns, the storages that it allocates."""
+    outputs = trace.outputs
+    is_new = trace.storages.born[outputs.ids] == _nodes(outputs)
+    kept_before = np.concatenate(([0], np.cumsum(is_new)))
+    return Csr(offsets=kept_before[outputs.offsets].astype(np.int32), ids=outputs.ids[is_new])
+
+
+def _views(trace: Trace) -> NDArray[np.bool_]:
+    inputs, outputs = trace.inputs, trace.outputs
+    views: NDArray[np.bool_] = (np.diff(inputs.offsets) == 1) & (np.diff(outputs.offsets) == 1)
+    candidates = np.flatnonzero(views)
+    views[candidates] = inputs.ids[inputs.offsets[candidates]] == outputs.ids[outputs.offsets[candidates]]
+    return views
+
+
+def _reads(trace: Trace, is_view: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return each pair of a node that computes and a storage it reads, once."""
+    node, count = _nodes(trace.inputs), max(len(trace.storages), 1)
+    computes = ~is_view[node]
+    pairs = np.unique(node[computes] * count + trace.inputs.ids[computes])
+    return pairs // count, pairs % count
+
+
+def _flags(ids: NDArray[np.int64], count: int) -> list[bool]:
+    flags = np.zeros(count, np.bool_)
+    flags[ids] = True
+    return flags.tolist()
+
+
 def _donated(trace: Trace) -> NDArray[np.bool_]:
     """Tell which storages a compiled backward may overwrite: saved by a compiled forward, seen by nobody else."""
     born = trace.storages.born
     if not len(trace):
         return np.zeros(len(born), np.bool_)
     donated: NDArray[np.bool_] = (born >= 0) & (trace.region[born] >= 0) & (trace.phase[born] != BACKWARD)
-    node_of_read = np.repeat(np.arange(len(trace)), np.diff(trace.inputs.offsets))
-    donated[trace.inputs.ids[trace.region[node_of_read] < 0]] = False
+    donated[trace.inputs.ids[trace.region[_nodes(trace.inputs)] < 0]] = False
     return donated
