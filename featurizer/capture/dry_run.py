@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +27,9 @@ class DryRun:
 
     def __init__(self) -> None:
         self.tape: Tape | None = None  # set once the first, compiling step is over
-        self.region_count = 0
-        self._region_of: dict[Any, int] = {}
-        self._channels_last: dict[int, bool] = {}  # region -> inductor's layout for its convolutions
+        self._regions = 0
+        self._open: defaultdict[Any, list[int]] = defaultdict(list)  # graph -> its calls that await their backward
+        self._channels_last: dict[Any, bool] = {}  # graph -> inductor's layout for its convolutions
 
     def __call__(self, graph: fx.GraphModule, example_inputs: Any, **_: Any) -> Any:
         """Hand a Dynamo graph to inductor's front end, with `_runner` in place of its back end."""
@@ -37,25 +38,31 @@ class DryRun:
 
     def _inner_compile(self, graph: fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
         key = kwargs.get("graph_id")
-        if key is None or key not in self._region_of:
-            self._region_of[key] = self.region_count
-            self.region_count += 1
-        region, is_inference = self._region_of[key], bool(kwargs.get("is_inference", False))
-        if not kwargs.get("is_backward", False):  # the backward follows the layout of what the forward saved
-            self._channels_last[region] = _prefers_channels_last(graph, is_inference=is_inference)
+        is_inference, is_backward = bool(kwargs.get("is_inference", False)), bool(kwargs.get("is_backward", False))
+        if not is_backward:  # the backward follows the layout of what the forward saved
+            self._channels_last[key] = _prefers_channels_last(graph, is_inference=is_inference)
         _post_grad(graph, is_inference=is_inference)
-        return self._runner(graph, region)
+        return self._runner(graph, key, is_backward=is_backward)
 
-    def _runner(self, graph: fx.GraphModule, region: int) -> Callable[[list[Any]], Any]:
+    def _runner(self, graph: fx.GraphModule, key: Any, *, is_backward: bool) -> Callable[[list[Any]], Any]:
         def run(args: list[Any]) -> Any:
             if self.tape is None:
                 return fx.Interpreter(graph).boxed_run(args)
-            self.tape.region_is_channels_last = self._channels_last.get(region, False)
-            with self.tape.inside_region(region):
+            self.tape.region_is_channels_last = self._channels_last.get(key, False)
+            with self.tape.inside_region(self._region(key, is_backward=is_backward)):
                 return _LineInterpreter(graph, self.tape).boxed_run(args)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
+
+    def _region(self, key: Any, *, is_backward: bool) -> int:
+        """Give each call a number: like blocks share a graph, but what one call returns the next reads from memory."""
+        calls = self._open[key]
+        if is_backward and calls:
+            return calls.pop()  # the last call that ran forward goes backward first
+        calls.append(self._regions)
+        self._regions += 1
+        return self._regions - 1
 
 
 class _LineInterpreter(fx.Interpreter):

@@ -1,0 +1,78 @@
+"""Compiled plans under capture: which graphs there are, what they save, and that eager parts stay eager."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from captured import Captured, held, sizes
+
+from peakcast.featurizer.trace import Trace
+from peakcast.featurizer.vocabulary import BACKWARD, FORWARD, GRADIENT, SAVED
+
+ACTIVATION_BYTES = 16 * 64 * 4
+WEIGHT_BYTES, BIAS_BYTES = 64 * 64 * 4, 64 * 4
+
+
+def _calls(trace: Trace, phase: int) -> list[int]:
+    """Return the compiled calls of a phase in the order they run."""
+    regions = trace.region[(trace.phase == phase) & (trace.region >= 0)]
+    return regions[np.flatnonzero(np.diff(regions, prepend=-1))].tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "calls"),
+    [
+        ("stack", "eager", 0),
+        ("stack", "eager:checkpoint", 0),
+        ("stack", "inductor", 1),
+        ("stack", "inductor:budget=0", 1),
+        ("stack", "hybrid", 3),
+        ("broken_stack", "inductor", 3),
+    ],
+)
+def test_one_region_for_each_compiled_call(captured: Captured, name: str, plan: str, calls: int) -> None:
+    """A whole model is one call, a graph break or a block starts another; they go backward in reverse."""
+    trace = captured.trace(name, plan)
+    assert _calls(trace, FORWARD) == list(range(calls))
+    assert _calls(trace, BACKWARD) == list(range(calls))[::-1]
+
+
+def test_loss_and_optimizer_stay_outside(captured: Captured) -> None:
+    """What the compiler does not see runs eagerly, gradients included."""
+    trace, ops = captured.trace("stack", "inductor"), captured.ops("stack", "inductor")
+    outside = [ops[node] for node in np.flatnonzero(trace.region < 0)]
+    assert outside[0] == "aten.sum.default"
+    assert outside[-1] == "aten._foreach_add_.List"
+    assert sizes(trace, GRADIENT) == [BIAS_BYTES] * 3 + [WEIGHT_BYTES] * 3
+
+
+@pytest.mark.parametrize(
+    ("plan", "activations"),
+    [
+        # Inputs of gelu and sin, results of exp (which cos reads) and tanh, and the block's own for the next product;
+        # the last block's is not needed: 5 + 5 + 4.
+        ("eager", 14),
+        # The partitioner keeps the products (3) and the inputs of the second and third block.
+        ("inductor", 5),
+        ("hybrid", 5),
+        # All is recomputed from the parameters and the batch.
+        ("inductor:budget=0", 0),
+        # The inputs of the second and third block.
+        ("eager:checkpoint", 2),
+    ],
+)
+def test_what_each_plan_saves(captured: Captured, plan: str, activations: int) -> None:
+    """Budgets and checkpointing change what the forward keeps for the backward."""
+    saved = [nbytes for nbytes in sizes(captured.trace("stack", plan), SAVED) if nbytes > 4]
+    assert saved == [ACTIVATION_BYTES] * activations
+
+
+def test_functionalised_graphs(captured: Captured) -> None:
+    """The compiled graph of an in-place step holds the out-of-place operators that the compiler sees."""
+    assert captured.ops("in_place", "inductor") == ["aten.mul.Tensor", "aten.relu.default", "aten.view.default"]
+
+
+def test_compiled_backward_holds_all_gradients(captured: Captured) -> None:
+    """A graph returns all its gradients at once: they die together, after the optimizer's last node."""
+    trace = captured.trace("stack", "inductor")
+    assert {died for _, _, died in held(trace, GRADIENT)} == {len(trace) - 1}
