@@ -44,7 +44,7 @@ def parse_geometry(attribute: str) -> Geometry | None:
     pairs = dict(pair.split("=", 1) for pair in attribute.split(",") if "=" in pair)
     try:
         channels_in, channels_out = (int(count) for count in pairs["channels"].split("x"))
-        return Geometry(
+        geometry = Geometry(
             kernel=tuple(int(size) for size in pairs["kernel"].split("x")),
             groups=int(pairs["groups"]),
             channels_in=channels_in,
@@ -54,6 +54,8 @@ def parse_geometry(attribute: str) -> Geometry | None:
         )
     except (KeyError, ValueError):
         return None
+    counts = (*geometry.kernel, geometry.groups, channels_in, channels_out)
+    return geometry if min(counts) > 0 else None
 
 
 def scratch_bytes(
