@@ -1,14 +1,17 @@
-"""Partial sums of reductions, by torch's rules; expected values follow setReduceConfig step by step."""
+"""Scratch joins a step as buffers of one node: partial sums (setReduceConfig step by step) and layout conversions."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
 from handmade import MIB, Sketch
 
-from peakcast.featurizer.lifetimes import observed_lifetimes
+from peakcast.featurizer.lifetimes import Lifetimes, observed_lifetimes
 from peakcast.featurizer.scratch import leading_sum_scratch_bytes, with_scratch
-from peakcast.featurizer.vocabulary import BACKWARD, GRADIENT, INPUT
+from peakcast.featurizer.trace import Trace
+from peakcast.featurizer.vocabulary import BACKWARD, CPU, GPU, GRADIENT, INPUT, PARAMETER
 from peakcast.featurizer.workspace import generation_of
 
 HOPPER = generation_of("NVIDIA H200")
@@ -45,15 +48,24 @@ def bias_gradient(op: str = "aten.sum.dim_IntList", role: int = GRADIENT) -> Ske
     return sketch
 
 
+def scratched(sketch: Sketch, trace: Trace, *, dtype: str = "float32", attributes: tuple[str, ...] = ()) -> Lifetimes:
+    """Return the observed lifetimes of a trace with the scratch that the rules add on an H200."""
+    spec = dataclasses.replace(sketch.spec(), dtypes=(dtype,), attributes=attributes, traces={"eager": trace})
+    return with_scratch(observed_lifetimes(trace), trace, spec, HOPPER)
+
+
+def added_bytes(lifetimes: Lifetimes, trace: Trace) -> dict[int, int]:
+    """Return the sizes of the buffers that no storage stands for, by the node that they live in alone."""
+    extra = slice(len(trace.storages), None)
+    assert (lifetimes.born[extra] == lifetimes.died[extra]).all()
+    return dict(zip(lifetimes.born[extra].tolist(), lifetimes.bytes[extra].tolist(), strict=True))
+
+
 def extra_bytes(sketch: Sketch, numel: int = 4096) -> list[int]:
     """Return the sizes of the buffers added to a sketch whose nodes all have `numel` elements."""
     trace = sketch.trace()
     trace.numel[:] = numel
-    lifetimes = with_scratch(observed_lifetimes(trace), trace, sketch.ops, ("float32",), HOPPER)
-    extra = slice(len(trace.storages), None)
-    assert (lifetimes.born[extra] == lifetimes.died[extra]).all()
-    sizes: list[int] = lifetimes.bytes[extra].tolist()
-    return sizes
+    return list(added_bytes(scratched(sketch, trace), trace).values())
 
 
 def test_the_gradient_of_a_bias_takes_scratch() -> None:
@@ -78,20 +90,94 @@ def test_compiled_sums_take_none() -> None:
     """A region's kernels are the compiler's own."""
     sketch = bias_gradient()
     trace = sketch.trace()
+    trace.numel[:] = 4096
     trace.region[:] = 0
-    observed = observed_lifetimes(trace)
-    assert with_scratch(observed, trace, sketch.ops, ("float32",), HOPPER) is observed
+    assert added_bytes(scratched(sketch, trace), trace) == {}
 
 
 def test_unknown_dtypes_and_empty_rows_are_passed_over() -> None:
     """What the rule cannot size, it leaves alone."""
     sketch = bias_gradient()
     trace = sketch.trace()
-    observed = observed_lifetimes(trace)
-    assert with_scratch(observed, trace, sketch.ops, ("float7",), HOPPER) is observed
+    trace.numel[:] = 4096
+    assert added_bytes(scratched(sketch, trace, dtype="float7"), trace) == {}
     bare = Sketch()
     bare.node("aten.sum.default")
     bare.node("aten._to_copy.default")
     empty = bare.trace()
-    unchanged = with_scratch(observed_lifetimes(empty), empty, bare.ops, ("float32",), HOPPER)
-    np.testing.assert_array_equal(unchanged.born, [])
+    np.testing.assert_array_equal(scratched(bare, empty).born, [])
+
+
+PLAIN = "kernel=3x3,groups=1,channels=64x64,layout=nchw"
+LAST = "kernel=3x3,groups=1,channels=64x64,layout=nhwc"
+POINTWISE_LAST = "kernel=1x1,groups=1,channels=64x64,layout=nhwc"
+HEADS = "heads=12"  # not a geometry
+
+
+def convolutions(device: int = GPU) -> Sketch:
+    """Return two convolutions in a row and the first one's backward; the image has 24 MiB, the weights 1 and 2."""
+    sketch = Sketch()
+    image, weight, weight2 = (
+        sketch.start(24 * MIB, INPUT),
+        sketch.start(MIB, PARAMETER),
+        sketch.start(2 * MIB, PARAMETER),
+    )
+    (y,) = sketch.node("aten.convolution.default", 48 * MIB, reads=[image, weight], device=device)
+    (z,) = sketch.node("aten.convolution.default", 12 * MIB, reads=[y, weight2], device=device)
+    sketch.node(
+        "aten.convolution_backward.default",
+        48 * MIB,
+        2 * MIB,
+        phase=BACKWARD,
+        reads=[z, y, weight2],
+        dies=[y],
+        device=device,
+    )
+    return sketch
+
+
+def convolved_bytes(sketch: Sketch, attributes: list[str], *, compiled: bool) -> dict[int, int]:
+    """Return the scratch by node of nodes that have these attributes in turn; an empty one is none."""
+    table = tuple(dict.fromkeys(filter(None, attributes)))
+    trace = sketch.trace()
+    column = np.array([table.index(name) if name else -1 for name in attributes], np.int32)
+    trace = dataclasses.replace(trace, attribute=column)
+    trace.region[:] = 0 if compiled else -1
+    return added_bytes(scratched(sketch, trace, attributes=table), trace)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_convolutions_in_nchw_convert(compiled: bool) -> None:
+    """Image, weight and result forward, the result's gradient and the larger image backward; also when compiled."""
+    expected = {0: (24 + 1 + 48) * MIB, 1: (48 + 2 + 12) * MIB, 2: (12 + 48) * MIB}
+    assert convolved_bytes(convolutions(), [PLAIN] * 3, compiled=compiled) == expected
+
+
+def test_channels_last_takes_none_in_eager() -> None:
+    """The tensors lie as the kernels want them."""
+    assert convolved_bytes(convolutions(), [LAST] * 3, compiled=False) == {}
+
+
+def test_a_compiled_region_copies_what_it_is_given_into_channels_last() -> None:
+    """Images and weights from outside, at each call; what the region made itself already lies so."""
+    expected = {0: (24 + 1) * MIB, 1: 2 * MIB, 2: 2 * MIB}
+    assert convolved_bytes(convolutions(), [LAST] * 3, compiled=True) == expected
+    assert convolved_bytes(convolutions(), [POINTWISE_LAST] * 3, compiled=True) == {}
+
+
+def test_only_geometries_on_the_gpu_count() -> None:
+    """Nodes without an attribute, with one of another kind, or on the CPU take nothing."""
+    assert convolved_bytes(convolutions(), ["", HEADS, PLAIN], compiled=False) == {2: 60 * MIB}
+    assert convolved_bytes(convolutions(CPU), [PLAIN] * 3, compiled=False) == {}
+
+
+def test_convolutions_and_sums_add_up() -> None:
+    """Both rules add to one step."""
+    sketch = convolutions()
+    upstream = sketch.start(64 * MIB, INPUT)
+    sketch.node("aten.sum.dim_IntList", 4096 * 4, phase=BACKWARD, role=GRADIENT, reads=[upstream])
+    trace = dataclasses.replace(sketch.trace(), attribute=np.array([0, -1, -1, -1], np.int32))
+    trace.numel[:] = 4096
+    lifetimes = scratched(sketch, trace, attributes=(PLAIN,))
+    assert added_bytes(lifetimes, trace) == {0: 73 * MIB, 3: 128 * MIB}
+    assert len(lifetimes) == len(trace.storages) + 2

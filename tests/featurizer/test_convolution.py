@@ -1,0 +1,166 @@
+"""Scratch of convolutions is what an H200 took (torch 2.11, cuDNN 9.19) in each layout, for the sizes given here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from handmade import MIB
+
+from peakcast.featurizer.convolution import Geometry, parse_geometry, scratch_bytes
+
+FLOAT = 4
+ATTRIBUTE = (
+    "kernel=3x3,stride=1x1,dilation=1x1,groups=1,transposed=0,channels=64x128,image=224x224,layout=nchw,copied=0"
+)
+DENSE = Geometry((3, 3), groups=1, channels_in=64, channels_out=64, is_channels_last=False, is_copied=False)
+
+# VGG-16's second convolution: 64 images of 64 x 224 x 224 to as many, weight [64, 64, 3, 3].
+VGG_IMAGE_BYTES = 784 * MIB
+VGG_WEIGHT_BYTES = 64 * 64 * 9 * FLOAT
+
+
+def test_vgg_sizes() -> None:
+    """The constants above are the products of the dimensions."""
+    assert VGG_IMAGE_BYTES == 64 * 64 * 224 * 224 * FLOAT
+
+
+def forward_bytes(geometry: Geometry, image: int, weight: int, result: int) -> int:
+    """Return the scratch of a forward call."""
+    return scratch_bytes(geometry, [image, weight], [result], backward=False)
+
+
+def test_an_attribute_is_read() -> None:
+    """What the capture writes comes back as numbers; keys the rule does not need are passed over."""
+    expected = Geometry(
+        kernel=(3, 3), groups=1, channels_in=64, channels_out=128, is_channels_last=False, is_copied=False
+    )
+    assert parse_geometry(ATTRIBUTE) == expected
+    last = parse_geometry(ATTRIBUTE.replace("nchw", "nhwc"))
+    assert last == dataclasses.replace(expected, is_channels_last=True)
+    copied = parse_geometry(ATTRIBUTE.replace("copied=0", "copied=1,gradients=110"))
+    assert copied == dataclasses.replace(expected, is_copied=True)
+    assert parse_geometry(ATTRIBUTE.replace(",copied=0", "")) == expected
+    volume = parse_geometry(ATTRIBUTE.replace("kernel=3x3", "kernel=3x1x2"))
+    assert volume == dataclasses.replace(expected, kernel=(3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        "",
+        "kernel",
+        "heads=12,causal=1",
+        ATTRIBUTE.replace("kernel=3x3,", ""),
+        ATTRIBUTE.replace("groups=1,", ""),
+        ATTRIBUTE.replace("channels=64x128,", ""),
+        ATTRIBUTE.replace("layout=nchw,", ""),
+        ATTRIBUTE.replace("kernel=3x3", "kernel="),
+        ATTRIBUTE.replace("kernel=3x3", "kernel=3x"),
+        ATTRIBUTE.replace("kernel=3x3", "kernel=0x3"),
+        ATTRIBUTE.replace("groups=1", "groups=one"),
+        ATTRIBUTE.replace("groups=1", "groups=0"),
+        ATTRIBUTE.replace("64x128", "64"),
+        ATTRIBUTE.replace("64x128", "64x64x64"),
+        ATTRIBUTE.replace("64x128", "-64x64"),
+        ATTRIBUTE.replace("64x128", "64x0"),
+    ],
+)
+def test_what_is_no_geometry_is_none(attribute: str) -> None:
+    """A stranger's attribute, or one of another operator, gives no scratch and no error."""
+    assert parse_geometry(attribute) is None
+
+
+def test_a_dense_convolution_copies_image_weight_and_result() -> None:
+    """VGG-16 in NCHW: 784 MiB of image, 784 of result, and the weight."""
+    scratch = forward_bytes(DENSE, VGG_IMAGE_BYTES, VGG_WEIGHT_BYTES, VGG_IMAGE_BYTES)
+    assert scratch == 784 * MIB + 784 * MIB + VGG_WEIGHT_BYTES
+
+
+def test_channels_last_needs_no_conversion() -> None:
+    """The fast kernels read it as it is, forward and backward."""
+    last = dataclasses.replace(DENSE, is_channels_last=True)
+    assert forward_bytes(last, VGG_IMAGE_BYTES, VGG_WEIGHT_BYTES, VGG_IMAGE_BYTES) == 0
+    sizes = [VGG_IMAGE_BYTES, VGG_IMAGE_BYTES, VGG_WEIGHT_BYTES]
+    assert scratch_bytes(last, sizes, sizes[1:], backward=True) == 0
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        dataclasses.replace(DENSE, kernel=(1, 1)),
+        dataclasses.replace(DENSE, kernel=(1, 1, 1)),
+        dataclasses.replace(DENSE, groups=64),
+        dataclasses.replace(DENSE, groups=64, channels_out=128),  # two filters a channel
+        dataclasses.replace(DENSE, groups=64, channels_in=128),
+    ],
+    ids=["1x1", "1x1x1", "depthwise", "multiplier", "reducing"],
+)
+@pytest.mark.parametrize("backward", [False, True])
+def test_pointwise_and_depthwise_take_none(geometry: Geometry, backward: bool) -> None:
+    """A matrix product over pixels takes either layout; depthwise kernels are torch's own."""
+    assert scratch_bytes(geometry, [MIB, MIB, MIB], [MIB, MIB], backward=backward) == 0
+
+
+def test_a_large_kernel_over_rgb_pads_the_image_to_four_channels() -> None:
+    """AlexNet's 11 x 11, batch 512: 294 MiB of image become 392, and the result has 55 x 55 pixels: 378.1 MiB."""
+    image, weight, result = 512 * 3 * 224 * 224 * FLOAT, 64 * 3 * 121 * FLOAT, 512 * 64 * 55 * 55 * FLOAT
+    assert (image, result) == (294 * MIB, 378.125 * MIB)
+    geometry = dataclasses.replace(DENSE, kernel=(11, 11), channels_in=3)
+    assert forward_bytes(geometry, image, weight, result) == 392 * MIB + weight + result
+
+
+def test_a_kernel_of_seven_over_rgb_does_not_pad() -> None:
+    """ResNet's stem, batch 64: image, weight and 112 x 112 pixels of result, as they are."""
+    image, weight, result = 64 * 3 * 224 * 224 * FLOAT, 64 * 3 * 49 * FLOAT, 64 * 64 * 112 * 112 * FLOAT
+    geometry = dataclasses.replace(DENSE, kernel=(7, 7), channels_in=3)
+    assert forward_bytes(geometry, image, weight, result) == image + weight + result
+
+
+def test_a_small_kernel_over_rgb_writes_the_result_itself() -> None:
+    """VGG's first convolution: the image alone is copied."""
+    image, weight = 64 * 3 * 224 * 224 * FLOAT, 64 * 3 * 9 * FLOAT
+    geometry = dataclasses.replace(DENSE, channels_in=3)
+    assert forward_bytes(geometry, image, weight, VGG_IMAGE_BYTES) == image
+
+
+def test_groups_are_padded_to_sixteens() -> None:
+    """192 channels in 8 groups are 24 a group: computed as 32, on both sides; 128 in 8 are 16 and stay."""
+    grouped = dataclasses.replace(DENSE, groups=8, channels_in=192, channels_out=192)
+    assert forward_bytes(grouped, 24 * MIB, MIB, 48 * MIB) == 32 * MIB + MIB + 64 * MIB
+    whole = dataclasses.replace(grouped, channels_in=128, channels_out=128)
+    assert forward_bytes(whole, 24 * MIB, MIB, 48 * MIB) == 24 * MIB + MIB + 48 * MIB
+    # Few channels a group: 4 are computed as 16.
+    thin = dataclasses.replace(grouped, channels_in=32, channels_out=128)
+    assert forward_bytes(thin, 8 * MIB, MIB, 48 * MIB) == 32 * MIB + MIB + 48 * MIB
+
+
+def test_backward_copies_the_gradient_and_the_larger_image() -> None:
+    """The gradients of image and weight are two calls in turn: each holds the result's gradient and one image."""
+    read, written = [40 * MIB, 24 * MIB, MIB], [24 * MIB, MIB]
+    assert scratch_bytes(DENSE, read, written, backward=True) == 40 * MIB + 24 * MIB
+    # Without a gradient of the image its copy is needed all the same, for the weight's.
+    assert scratch_bytes(DENSE, read, written[1:], backward=True) == 40 * MIB + 24 * MIB
+    grouped = dataclasses.replace(DENSE, groups=8, channels_in=192, channels_out=128)
+    assert scratch_bytes(grouped, read, written, backward=True) == 40 * MIB + 32 * MIB
+
+
+def test_an_input_in_neither_layout_is_copied_first() -> None:
+    """A slice or a transposed image: torch makes it contiguous, whatever kernel runs; backward reads what it saved."""
+    copied = dataclasses.replace(DENSE, is_copied=True)
+    assert forward_bytes(copied, 24 * MIB, MIB, 48 * MIB) == 24 * MIB + (24 + 1 + 48) * MIB
+    for rule_free in (
+        dataclasses.replace(copied, kernel=(1, 1)),
+        dataclasses.replace(copied, groups=64),
+        dataclasses.replace(copied, is_channels_last=True),
+    ):
+        assert forward_bytes(rule_free, 24 * MIB, MIB, 48 * MIB) == 24 * MIB
+    assert scratch_bytes(copied, [40 * MIB, 24 * MIB, MIB], [24 * MIB], backward=True) == (40 + 24) * MIB
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_nodes_without_sizes_take_none(backward: bool) -> None:
+    """A trace may name no inputs or outputs."""
+    assert scratch_bytes(DENSE, [], [MIB], backward=backward) == 0
+    assert scratch_bytes(DENSE, [MIB], [], backward=backward) == 0
+    assert scratch_bytes(DENSE, [], [], backward=backward) == 0
