@@ -23,6 +23,10 @@ FAMILIES = ("eager", "compiled")
 # One error of 100 % must not outweigh all the others when the numbers are chosen.
 _ERROR_CAP = 0.5
 TASKS = ("training", "inference")
+# Standard errors that a gain must exceed: the best of a hundred settings gains one by chance alone.
+_SURE = 2.0
+# Share of the architectures, those that gain most, without which there must still be a gain: a rule, not an anecdote.
+_TRIMMED = 0.03
 # Fewer rows than this choose noise: such a quantity takes the numbers of steady_allocated, which every record has.
 _MIN_ROWS = 20
 
@@ -116,7 +120,7 @@ def _cells(examples: Sequence[Example]) -> list[tuple[str, NDArray[np.bool_], in
 def _choose(truth: Floats, corrections_HR: Floats, group: NDArray[np.int64]) -> Shrink:
     """Return the grid's best: smallest mean plus median error, a median no worse than the prior's, and a gain for sure.
 
-    For sure: the mean gain over architectures exceeds its standard error. Otherwise nothing is corrected.
+    Where no gain is sure, nothing is corrected.
     """
     if len(truth) < _MIN_ROWS:
         return Shrink()
@@ -137,10 +141,15 @@ def _choose(truth: Floats, corrections_HR: Floats, group: NDArray[np.int64]) -> 
             continue
         loss = float(by_group(errors).mean() + np.median(errors))
         gain = by_group(nothing) - by_group(errors)
-        if loss < best_loss and gain.mean() > _standard_error(gain):
+        if loss < best_loss and _is_sure(gain):
             best, best_loss = shrink, loss
     return best
 
 
-def _standard_error(values: Floats) -> float:
-    return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("inf")
+def _is_sure(gain: Floats) -> bool:
+    """Tell whether the mean gain over architectures exceeds its error, and stays one without those that gain most."""
+    if len(gain) < _MIN_ROWS // 2:
+        return False
+    error = float(gain.std(ddof=1)) / len(gain) ** 0.5
+    rest = np.sort(gain)[: -max(1, round(_TRIMMED * len(gain)))]
+    return bool(gain.mean() > _SURE * error and rest.mean() > 0.0)

@@ -122,9 +122,14 @@ def markdown(found: dict[str, Any]) -> str:
 def _worst_line(record: dict[str, Any]) -> str:
     sizes = " | ".join(f"{record[f'{name}_bytes'] / 2**20:,.0f}" for name in ("measured", "expected", "prior"))
     return (
-        f"| {record['key']} | {record['architecture']} | {record['plan']} | {record['task']} | {sizes} | "
+        f"| {_escaped(record['key'])} | {record['architecture']} | {record['plan']} | {record['task']} | {sizes} | "
         f"{record['error_percent']:+.1f} % | {record['confidence']} |"
     )
+
+
+def _escaped(text: str) -> str:
+    """Return the text with the bars that would end a cell escaped."""
+    return text.replace("|", "\\|")
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
