@@ -9,9 +9,10 @@ import numpy as np
 
 from peakcast.featurizer.capture.tape import Recording, TapeStorage
 from peakcast.featurizer.trace import Csr, Storages, Trace
-from peakcast.featurizer.vocabulary import BACKWARD, BUFFER, CPU, GPU, OUTPUT, SAVED, TEMPORARY
+from peakcast.featurizer.vocabulary import BACKWARD, BUFFER, CPU, GPU, OPTIMIZER_STATE, OUTPUT, SAVED, TEMPORARY
 
-_PLACEMENT_OF = {"cpu": CPU, "meta": CPU, "cuda": GPU}
+# A scalar of the optimizer is its step counter, which stays on the CPU.
+_COUNTER_BYTES = 8
 
 
 class Table:
@@ -36,8 +37,11 @@ class Tables:
         self.ops, self.dtypes, self.lines, self.attributes = Table(), Table(), Table(), Table()
 
 
-def build_trace(recording: Recording, tables: Tables) -> Trace:
-    """Turn one recorded step into a trace. Device names other than cpu count as the accelerator."""
+def build_trace(recording: Recording, tables: Tables, *, stands_for_gpu: str = "cuda") -> Trace:
+    """Turn one recorded step into a trace.
+
+    Device names other than cpu and meta count as the GPU, and so does `stands_for_gpu`, the device traced on.
+    """
     nodes, storages = recording.nodes, recording.storages
     phases = [node.phase for node in nodes]
     return Trace(
@@ -46,7 +50,7 @@ def build_trace(recording: Recording, tables: Tables) -> Trace:
         rank=np.array([len(node.shape) for node in nodes], np.uint8),
         numel=np.array([_numel(node.shape) for node in nodes], np.int64),
         dtype=np.array([tables.dtypes(node.dtype or "none") for node in nodes], np.uint8),
-        device=np.array([_PLACEMENT_OF.get(node.device, GPU) for node in nodes], np.uint8),
+        device=np.array([_placement(node.device, stands_for_gpu) for node in nodes], np.uint8),
         line=_column([tables.lines(node.line) if node.line else -1 for node in nodes]),
         region=_column([node.region for node in nodes]),
         attribute=_column([tables.attributes(node.attribute) if node.attribute else -1 for node in nodes]),
@@ -54,17 +58,27 @@ def build_trace(recording: Recording, tables: Tables) -> Trace:
         outputs=_csr([node.outputs for node in nodes]),
         storages=Storages(
             bytes=np.array([storage.nbytes for storage in storages], np.int64),
-            device=np.array([_PLACEMENT_OF.get(storage.device, GPU) for storage in storages], np.uint8),
+            device=np.array([_storage_placement(storage, stands_for_gpu) for storage in storages], np.uint8),
             role=np.array([_role(storage, phases) for storage in storages], np.uint8),
             born=_column([storage.born for storage in storages]),
             died=_column([storage.died for storage in storages]),
         ),
         branches=tuple(
-            (index, tuple(build_trace(branch, tables) for branch in node.branches))
+            (index, tuple(build_trace(branch, tables, stands_for_gpu=stands_for_gpu) for branch in node.branches))
             for index, node in enumerate(nodes)
             if node.branches
         ),
     )
+
+
+def _placement(device: str, stands_for_gpu: str) -> int:
+    return CPU if device in ("cpu", "meta") and device != stands_for_gpu else GPU
+
+
+def _storage_placement(storage: TapeStorage, stands_for_gpu: str) -> int:
+    if storage.device == "cpu" and storage.role == OPTIMIZER_STATE and storage.nbytes <= _COUNTER_BYTES:
+        return CPU
+    return _placement(storage.device, stands_for_gpu)
 
 
 def _role(storage: TapeStorage, phases: Sequence[int]) -> int:

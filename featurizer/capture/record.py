@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.metadata
 import sys
@@ -53,7 +54,7 @@ def record(
             if progress is not None:
                 progress(plan)
             recording = _record_step(workload, plan, others, facts, device)
-            traces[parse_plan(plan).name] = build_trace(recording, tables)
+            traces[parse_plan(plan).name] = build_trace(recording, tables, stands_for_gpu=device.type)
     captured_with = {"traced_on": traced_on, **versions(), **facts.as_text()}
     if guesses.count:
         captured_with["data_dependent"] = str(guesses.count)
@@ -69,6 +70,7 @@ def record(
 
 def _record_step(workload: Workload, plan: str, others: list[Any], facts: RunFacts, device: torch.device) -> Recording:
     dry_run, clock = DryRun(), StepClock()
+    autocast = functools.partial(cuda_autocast, device_type=device.type)
     torch._dynamo.reset()
     with contextlib.ExitStack() as stack:
         if workload.model is not None:
@@ -80,13 +82,13 @@ def _record_step(workload: Workload, plan: str, others: list[Any], facts: RunFac
             stack.enter_context(device)  # not under Dynamo: it would break graphs at the mode
             stack.enter_context(not_looking_like_tracing())
             stack.enter_context(bias_added_in_place())
-        workload.run(autocast=cuda_autocast)  # the first step: compiles, creates optimizer state
+        workload.run(autocast=autocast)  # the first step: compiles, creates optimizer state
         gc.collect()
         tape = dry_run.tape = Tape(clock)
         hold_statics(tape, workload, others)
         clock.at_optimizer = lambda: tape.mark(gradients(workload), GRADIENT)
         with tape:
-            workload.run(autocast=cuda_autocast)
+            workload.run(autocast=autocast)
         tape.mark(gradients(workload), GRADIENT)
         return tape.stop()
 

@@ -119,7 +119,7 @@ def _cast(
     inputs: torch.Tensor, hx: torch.Tensor, cx: torch.Tensor | None, weights: list[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, list[torch.Tensor], torch.Tensor | None]:
     """Do what autocast does: float16 whatever its dtype, and all weights copied into one flat buffer."""
-    if not torch.is_autocast_enabled("cuda"):
+    if not torch.is_autocast_enabled(inputs.device.type):
         return inputs, hx, cx, weights, None
 
     def half(value: torch.Tensor) -> torch.Tensor:
