@@ -22,8 +22,10 @@ over the three steps after it, with the peak counters reset in between; `require
 limit under which the steps ran, by bisection to 0.5 %. TF32 was on (`set_float32_matmul_precision("high")`), weights
 are random, inputs are random numbers, and cuBLAS workspaces were cleared before each record, so that they count.
 
-`graphs/` holds the graph of each case, captured without a GPU: `python -m peakcast.training.corpus_commands capture`
-makes them again from the names in `case`, and `peakcast collect` measures again.
+`graphs/` holds the graph of each case, captured on fake tensors: on the machine with the GPU (`traced_on: cuda`; no
+step was run for it), or without one (`cuda-shim`), which gives the same priors within 2 %, by a test of the capture.
+`python -m peakcast.training.corpus_commands capture` makes them again from the names in `case`, and `peakcast collect`
+measures again.
 """
 
 _LIMITS: Final = """\
@@ -44,6 +46,7 @@ def data_card(records: Iterable[Record], corpus: Path) -> str:
         _INTRODUCTION,
         f"## How much\n\n{_totals(rows, corpus)}",
         _table("Machines and versions", ("device", "driver", "torch", "CUDA", "source", "records"), _machines(rows)),
+        _table("Graphs", ("traced on", "torch", "graphs"), _by_capture(rows, corpus)),
         _table("By plan and task", ("plan", "task", "records", "bisected"), _by_plan(rows)),
         _table("By optimizer", ("optimizer", "implementation", "records"), _by_optimizer(rows)),
         _table("By architecture", ("architecture", "kind", "models", "records"), _by_architecture(rows)),
@@ -83,6 +86,14 @@ def _machines(rows: list[Record]) -> list[tuple[str, ...]]:
         return row["device"]["name"], driver, versions["torch"], cuda, row["source"]
 
     return _count(rows, name)
+
+
+def _by_capture(rows: list[Record], corpus: Path) -> list[tuple[str, ...]]:
+    named = sorted({str(row["graph_id"]) for row in rows if row.get("graph_id")})
+    with_graph = [graph_id for graph_id in named if store.graph_path(corpus, graph_id).exists()]
+    captured = [store.read_graph(corpus, graph_id).captured_with for graph_id in with_graph]
+    counts = Counter((made["traced_on"], made["torch"]) for made in captured)
+    return [(*key, str(count)) for key, count in sorted(counts.items())]
 
 
 def _by_plan(rows: list[Record]) -> list[tuple[str, ...]]:
