@@ -115,7 +115,7 @@ HEADS = "heads=12"  # not a geometry
 
 
 def convolutions(device: int = GPU) -> Sketch:
-    """Return two convolutions in a row and the first one's backward; the image has 24 MiB, the weights 1 and 2."""
+    """Return two convolutions in a row and the second's backward; the image has 24 MiB, the weights 1 and 2."""
     sketch = Sketch()
     image, weight, weight2 = (
         sketch.start(24 * MIB, INPUT),

@@ -1,0 +1,222 @@
+"""Fused kernels write into what dies in them, and run beside others that read the same buffer."""
+
+from __future__ import annotations
+
+import pytest
+from fusing import (
+    ADD,
+    CAT,
+    CLONE,
+    EAGER,
+    EXP,
+    MM,
+    PERMUTE,
+    POOL,
+    PUT,
+    SUM,
+    UNKNOWN,
+    VAR_MEAN,
+    VIEW,
+    fused,
+    is_inlined,
+    span,
+)
+from handmade import MIB, Sketch
+
+from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes, step_events
+from peakcast.featurizer.vocabulary import BACKWARD, GRADIENT, INPUT, LOSS, OUTPUT, PARAMETER, SAVED
+
+
+class TestTakeovers:
+    def chain(self, *ops: str, last_bytes: int = 8 * MIB, first: str = MM) -> tuple[Lifetimes, int, int]:
+        """Return the lifetimes of x -> first -> ops..., each freeing what it reads, and first's and last's storages."""
+        sketch = Sketch()
+        x = sketch.start(8 * MIB, INPUT)
+        (made,) = sketch.node(first, 8 * MIB, reads=[x])
+        value = made
+        for position, op in enumerate(ops):
+            if op in {VIEW, PERMUTE}:
+                sketch.node(op, reads=[value], writes=[value])
+            else:
+                size_bytes = last_bytes if position == len(ops) - 1 else 8 * MIB
+                (value,) = sketch.node(op, size_bytes, reads=[value], dies=[value])
+        return fused(sketch), made, value
+
+    @pytest.mark.parametrize("ops", [(EXP,), (VIEW, EXP), (EXP, EXP), (EXP, VIEW, EXP), (PUT,)])
+    def test_a_kernel_writes_into_what_dies_in_it(self, ops: tuple[str, ...]) -> None:
+        """The product's memory serves the last value: elements stay in their places."""
+        lifetimes, made, last = self.chain(*ops)
+        assert lifetimes.reuses[last] == made
+        assert lifetimes.died[made] == lifetimes.born[last]
+
+    @pytest.mark.parametrize(
+        "ops",
+        [(CLONE,), (PERMUTE, EXP), (EXP, PERMUTE, EXP), (PERMUTE, EXP, EXP), (MM,), (CAT,), (POOL,), (UNKNOWN,)],
+    )
+    def test_none_where_elements_move(self, ops: tuple[str, ...]) -> None:
+        """Through a moving view, by a copy into another layout, or by a kernel that is not the compiler's."""
+        lifetimes, made, last = self.chain(*ops)
+        assert not is_inlined(lifetimes, made)
+        assert lifetimes.reuses[last] == NO_REUSE
+
+    def test_sizes_must_be_equal_as_the_allocator_rounds(self) -> None:
+        """8 MiB less 100 bytes take the same block; a block less does not."""
+        for last_bytes, taken in ((8 * MIB - 100, True), (8 * MIB - 512, False), (16 * MIB, False)):
+            lifetimes, made, last = self.chain(EXP, last_bytes=last_bytes)
+            assert (lifetimes.reuses[last] == made) == taken
+
+    def test_a_value_that_lives_on_is_not_taken(self) -> None:
+        """A later kernel reads the product too."""
+        sketch = Sketch()
+        x = sketch.start(8 * MIB, INPUT)
+        (a,) = sketch.node(MM, 8 * MIB, reads=[x])
+        (b,) = sketch.node(EXP, 8 * MIB, reads=[a])
+        sketch.node(MM, 4, reads=[a], dies=[a])
+        assert fused(sketch).reuses[b] == NO_REUSE
+
+    def test_each_buffer_is_taken_once(self) -> None:
+        """Two results and one dying input: the first takes it. Two dying inputs: each takes its own."""
+        sketch = Sketch()
+        x = sketch.start(8 * MIB, INPUT)
+        (a,) = sketch.node(MM, 8 * MIB, reads=[x])
+        one, two = sketch.node(VAR_MEAN, 8 * MIB, 8 * MIB, reads=[a], dies=[a])
+        three, four = sketch.node(VAR_MEAN, 8 * MIB, 8 * MIB, reads=[one, two], dies=[one, two])
+        assert fused(sketch).reuses[[one, two, three, four]].tolist() == [a, NO_REUSE, one, two]
+
+    def test_memory_is_handed_down_a_chain(self) -> None:
+        """Sum after sum in place: one allocation, freed with the last."""
+        sketch = Sketch()
+        (value,) = sketch.node(MM, 8 * MIB)
+        for _ in range(3):
+            (value,) = sketch.node("aten.cumsum.default", 8 * MIB, reads=[value], dies=[value])
+        sketch.node(MM, 4, reads=[value], dies=[value])
+        lifetimes = fused(sketch)
+        assert step_events(sketch.trace(), lifetimes).events == [0, 4, ~0]
+
+    def test_graph_inputs_are_not_taken(self) -> None:
+        """Parameters and inputs live on; what eager code made belongs to it, even where it dies inside."""
+        sketch = Sketch()
+        x = sketch.start(8 * MIB, INPUT)
+        (made,) = sketch.node("aten.empty.memory_format", 8 * MIB)
+        (a,) = sketch.node(EXP, 8 * MIB, reads=[x], dies=[x])
+        (b,) = sketch.node(EXP, 8 * MIB, reads=[made], dies=[made])
+        assert fused(sketch, [EAGER, 0, 0]).reuses[[a, b]].tolist() == [NO_REUSE, NO_REUSE]
+
+    def backward(
+        self, *, eager_reads_saved: bool = False, compiled_forward: bool = True
+    ) -> tuple[Lifetimes, int, int, int]:
+        """Return a step whose backward has gradients of a saved tensor's and of the tangent's size.
+
+        The loss, which is eager, reads the output; with `eager_reads_saved` what the forward saved as well.
+        """
+        sketch = Sketch()
+        weight = sketch.start(8 * MIB, PARAMETER)
+        (saved,) = sketch.node(MM, 16 * MIB, role=SAVED, reads=[weight])
+        (output,) = sketch.node(MM, 8 * MIB, role=OUTPUT, reads=[saved])
+        sketch.node("aten.mse_loss.default", 4, phase=LOSS, reads=[output, saved] if eager_reads_saved else [output])
+        (tangent,) = sketch.node("aten.mse_loss_backward.default", 32 * MIB, phase=BACKWARD, reads=[output])
+        (grad,) = sketch.node(EXP, 16 * MIB, phase=BACKWARD, role=GRADIENT, reads=[saved, weight], dies=[saved])
+        (grad2,) = sketch.node(EXP, 32 * MIB, phase=BACKWARD, role=GRADIENT, reads=[tangent], dies=[tangent])
+        (grad3,) = sketch.node(EXP, 8 * MIB, phase=BACKWARD, role=GRADIENT, reads=[output], dies=[output])
+        forward = 0 if compiled_forward else EAGER
+        lifetimes = fused(sketch, [forward, forward, EAGER, EAGER, 0, 0, 0])
+        assert lifetimes.reuses[grad2] == NO_REUSE  # the tangent is autograd's
+        assert lifetimes.reuses[grad3] == NO_REUSE  # the output is the user's
+        return lifetimes, saved, grad, output
+
+    def test_saved_tensors_are_donated_to_the_backward(self) -> None:
+        """What the compiled forward keeps for it alone may be written over; tangents and user outputs may not."""
+        lifetimes, saved, grad, _ = self.backward()
+        assert lifetimes.reuses[grad] == saved
+
+    def test_saved_tensors_that_others_see_are_not_donated(self) -> None:
+        """Eager code has read it, or made it."""
+        lifetimes, _, grad, _ = self.backward(eager_reads_saved=True)
+        assert lifetimes.reuses[grad] == NO_REUSE
+        lifetimes, _, grad, _ = self.backward(compiled_forward=False)
+        assert lifetimes.reuses[grad] == NO_REUSE
+
+
+class TestSiblings:
+    def siblings(
+        self, *, between: int = 0, size_bytes: int = 8 * MIB, late_input: bool = False, second: str = EXP
+    ) -> tuple[Sketch, tuple[int, int, int]]:
+        """Return two outputs computed from one product, with small products and perhaps a late input in between."""
+        sketch = Sketch()
+        x = sketch.start(MIB, INPUT)
+        (a,) = sketch.node(MM, size_bytes, reads=[x])
+        (one,) = sketch.node(EXP, size_bytes, role=OUTPUT, reads=[a])
+        late = [x]
+        for _ in range(between):
+            late = sketch.node(MM, 512, reads=[x])
+        (two,) = sketch.node(second, size_bytes, role=OUTPUT, reads=[a, late[0]] if late_input else [a], dies=[a])
+        return sketch, (a, one, two)
+
+    def test_kernels_that_read_one_buffer_run_together(self) -> None:
+        """The second is computed beside the first; the buffer they read dies there, and one of them takes it."""
+        sketch, (a, one, two) = self.siblings(between=3)
+        lifetimes = fused(sketch)
+        assert span(lifetimes, one) == (1, -1)
+        assert span(lifetimes, two) == (1, -1)
+        assert span(lifetimes, a) == (0, 1)
+        assert lifetimes.reuses[[one, two]].tolist() == [a, NO_REUSE]
+
+    def test_not_further_apart_than_64_nodes(self) -> None:
+        """Fusing over that distance could raise the peak: inductor does not."""
+        for between, born in ((63, 1), (64, 66)):
+            sketch, (_, _, two) = self.siblings(between=between)
+            assert fused(sketch).born[two] == born
+
+    def test_not_before_their_inputs_are_there(self) -> None:
+        """The second also reads what is made after the first."""
+        sketch, (a, _, two) = self.siblings(between=1, late_input=True)
+        lifetimes = fused(sketch)
+        assert span(lifetimes, two) == (3, -1)
+        assert lifetimes.died[a] == 3
+
+    def test_an_input_that_moved_too_is_there(self) -> None:
+        """Three in a row move only as far as what they read: the third reads the second, beside which it cannot run."""
+        sketch = Sketch()
+        x = sketch.start(MIB, INPUT)
+        (a,) = sketch.node(MM, 8 * MIB, reads=[x])
+        (one,) = sketch.node(EXP, 8 * MIB, role=OUTPUT, reads=[a])
+        sketch.node(MM, 512, reads=[x])
+        (two,) = sketch.node(EXP, 8 * MIB, role=OUTPUT, reads=[a])
+        sketch.node(MM, 512, reads=[x])
+        (three,) = sketch.node(ADD, 8 * MIB, role=OUTPUT, reads=[a, two], dies=[a])
+        assert fused(sketch).born[[one, two, three]].tolist() == [1, 1, 5]
+
+    @pytest.mark.parametrize("second", [SUM, CAT, MM])
+    def test_other_kernels_stay(self, second: str) -> None:
+        """Reductions loop otherwise; concatenations and library kernels are no loops to fuse."""
+        sketch, (_, _, two) = self.siblings(between=2, second=second)
+        assert fused(sketch).born[two] == 4
+
+    def test_windows_join(self) -> None:
+        """A pooling loops like a pointwise kernel."""
+        sketch, (_, _, two) = self.siblings(between=2, second=POOL)
+        assert fused(sketch).born[two] == 1
+
+    def test_small_ones_are_left(self) -> None:
+        """Below a MiB their order changes nothing worth knowing."""
+        for size_bytes, born in ((MIB, 1), (MIB - 512, 4)):
+            sketch, (_, _, two) = self.siblings(between=2, size_bytes=size_bytes)
+            assert fused(sketch).born[two] == born
+
+    def test_sizes_must_agree(self) -> None:
+        """Loops of different lengths are not one."""
+        sketch, (_, _, two) = self.siblings(between=2)
+        sketch.storages[two][0] = 4 * MIB
+        assert fused(sketch).born[two] == 4
+
+    def test_they_meet_through_inlined_values(self) -> None:
+        """What counts is the buffers that a kernel reads in the end."""
+        sketch = Sketch()
+        x = sketch.start(MIB, INPUT)
+        (a,) = sketch.node(MM, 8 * MIB, reads=[x])
+        (one,) = sketch.node(EXP, 8 * MIB, role=OUTPUT, reads=[a])
+        (inner,) = sketch.node(EXP, 8 * MIB, reads=[a], dies=[a])
+        (two,) = sketch.node(EXP, 8 * MIB, role=OUTPUT, reads=[inner], dies=[inner])
+        lifetimes = fused(sketch)
+        assert is_inlined(lifetimes, inner)
+        assert lifetimes.born[[one, two]].tolist() == [1, 1]

@@ -1,0 +1,34 @@
+"""Sketches as compiled regions: `from fusing import fused`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from handmade import Sketch
+
+from peakcast.featurizer.fusion import fused_lifetimes
+from peakcast.featurizer.lifetimes import NEVER, Lifetimes
+
+MM, EXP, ADD, SUM = "aten.mm.default", "aten.exp.default", "aten.add.Tensor", "aten.sum.default"
+CLONE, CAT, POOL = "aten.clone.default", "aten.cat.default", "aten.avg_pool2d.default"
+VIEW, PERMUTE = "aten.view.default", "aten.permute.default"
+PUT, VAR_MEAN = "aten.index_put.default", "aten.var_mean.correction"
+UNKNOWN = "mylib.scan.default"
+EAGER = -1
+
+
+def fused(sketch: Sketch, region: int | Sequence[int] = 0) -> Lifetimes:
+    """Return the lifetimes of a sketch whose nodes are all in one region, or each in its own of `region`."""
+    trace = sketch.trace()
+    trace.region[:] = region
+    return fused_lifetimes(trace, tuple(sketch.ops))
+
+
+def span(lifetimes: Lifetimes, storage: int) -> tuple[int, int]:
+    """Return a buffer's birth and death."""
+    return int(lifetimes.born[storage]), int(lifetimes.died[storage])
+
+
+def is_inlined(lifetimes: Lifetimes, storage: int) -> bool:
+    """Tell whether a storage is never written."""
+    return bool(lifetimes.born[storage] == NEVER)
