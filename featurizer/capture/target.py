@@ -23,7 +23,8 @@ def load_target(target: str) -> Callable[[], Any]:
     module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
     function = getattr(module, name, None)
     if not callable(function):
-        offered = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+        own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+        offered = sorted(key for key, value in own.items() if callable(value) and not key.startswith("_"))
         raise ValueError(f"{where} has no function {name!r}; it has: {', '.join(offered) or 'none'}")  # noqa: TRY004
     return function  # type: ignore[no-any-return]
 
