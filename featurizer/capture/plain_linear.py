@@ -17,7 +17,7 @@ _MATRIX_DIMS = 2
 
 @contextlib.contextmanager
 def bias_added_in_place() -> Iterator[None]:
-    """Run `linear` inside the block as without a dispatch mode. For eager execution: compilers make their own of it."""
+    """Run `linear` inside the block as without a dispatch mode. Not for tracing: compilers make their own of it."""
     torch.ops.aten.linear.default._dispatch_cache.clear()
     library = torch.library.Library("aten", "IMPL")
     for key in ("AutogradCUDA", "AutogradCPU"):

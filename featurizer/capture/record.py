@@ -81,13 +81,12 @@ def _record_step(workload: Workload, plan: str, others: list[Any], facts: RunFac
         if not parse_plan(plan).compiled:
             stack.enter_context(device)  # not under Dynamo: it would break graphs at the mode
             stack.enter_context(not_looking_like_tracing())
-            stack.enter_context(bias_added_in_place())
         workload.run(autocast=autocast)  # the first step: compiles, creates optimizer state
         gc.collect()
         tape = dry_run.tape = Tape(clock)
         hold_statics(tape, workload, others)
         clock.at_optimizer = lambda: tape.mark(gradients(workload), GRADIENT)
-        with tape:
+        with bias_added_in_place(), tape:  # what is compiled was traced in the first step
             workload.run(autocast=autocast)
         tape.mark(gradients(workload), GRADIENT)
         return tape.stop()
