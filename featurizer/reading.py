@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from peakcast.featurizer.limits import Limits, SpecError, show
 from peakcast.featurizer.polynomials import MAX_FACTORS, Polynomial, Symbol
 from peakcast.featurizer.trace import Csr, Storages, Trace
-from peakcast.featurizer.validation import check_limit
+from peakcast.featurizer.validation import check_length, check_limit
 
 _NODE_KEYS = ("phase", "op", "rank", "numel", "dtype", "device", "inputs", "outputs", "storages")
 _NODE_OPTIONAL = ("line", "region", "attribute", "branches", "numel_poly")
@@ -26,6 +26,8 @@ def read_trace(value: object, path: str, limits: Limits, depth: int = 0) -> Trac
     phase = _integers(row["phase"], np.uint8, f"{path}.phase", most)
     missing = np.full(len(phase), -1, np.int32)
     missing.setflags(write=False)
+    attribute = _integers(row["attribute"], np.int32, f"{path}.attribute", most) if "attribute" in row else missing
+    check_length(len(attribute), len(phase), f"{path}.attribute")  # a Trace takes an empty one for a missing one
     return Trace(
         phase=phase,
         op=_integers(row["op"], np.int32, f"{path}.op", most),
@@ -35,7 +37,7 @@ def read_trace(value: object, path: str, limits: Limits, depth: int = 0) -> Trac
         device=_integers(row["device"], np.uint8, f"{path}.device", most),
         line=_integers(row["line"], np.int32, f"{path}.line", most) if "line" in row else missing,
         region=_integers(row["region"], np.int32, f"{path}.region", most) if "region" in row else missing,
-        attribute=_integers(row["attribute"], np.int32, f"{path}.attribute", most) if "attribute" in row else missing,
+        attribute=attribute,
         inputs=_csr(row["inputs"], f"{path}.inputs", limits),
         outputs=_csr(row["outputs"], f"{path}.outputs", limits),
         storages=_storages(row["storages"], f"{path}.storages", limits),

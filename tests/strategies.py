@@ -1,18 +1,20 @@
-"""Hypothesis strategies for valid graphs: `from strategies import graph_specs`."""
+"""Hypothesis strategies for valid graphs: `from strategies import graph_specs, programs`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from handmade import Sketch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from peakcast.featurizer.polynomials import Polynomial
 from peakcast.featurizer.spec import GraphSpec, Symbol
 from peakcast.featurizer.trace import Csr, Storages, Trace
-from peakcast.featurizer.vocabulary import DTYPE_BYTES, PHASES, PLACEMENTS, ROLES
+from peakcast.featurizer.vocabulary import BACKWARD, DTYPE_BYTES, FORWARD, INPUT, PHASES, PLACEMENTS, ROLES
 
 OPS = (
     "aten.mm.default",
@@ -23,6 +25,12 @@ OPS = (
     "aten.convolution.default",
     "higher_order.cond",
     "mylib.scan.out",
+)
+ATTRIBUTES = (
+    "kernel=3x3,stride=1x1,dilation=1x1,groups=1,transposed=0,channels=64x128,image=56x56,layout=nchw,copied=1",
+    "kernel=3,groups=4,channels=8x16,layout=nhwc",
+    "kernel=1x1,groups=0,channels=-1x1,layout=nchw",
+    "~",
 )
 PLANS = ("eager", "inductor", "inductor:budget=0.5", "hybrid", "eager:checkpoint")
 DTYPES = tuple(DTYPE_BYTES)
@@ -35,7 +43,9 @@ def graph_specs(draw: st.DrawFn, *, max_nodes: int = 12, max_storages: int = 8, 
     dtypes = draw(_subset(DTYPES))
     lines = draw(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=3))
     symbols = draw(st.dictionaries(st.sampled_from(["batch", "length"]), symbol_ranges(), max_size=2 * symbolic))
-    tables = _Tables(len(ops), len(dtypes), len(lines), {name: symbol.hint for name, symbol in symbols.items()})
+    attributes = draw(st.lists(st.sampled_from(ATTRIBUTES), max_size=3, unique=True))
+    hints = {name: symbol.hint for name, symbol in symbols.items()}
+    tables = _Tables(len(ops), len(dtypes), len(lines), len(attributes), hints)
     plans = draw(_subset(PLANS, most=2))
     return GraphSpec(
         ops=ops,
@@ -44,6 +54,7 @@ def graph_specs(draw: st.DrawFn, *, max_nodes: int = 12, max_storages: int = 8, 
         symbols=symbols,
         captured_with=draw(st.dictionaries(st.sampled_from(["torch", "traced_on"]), st.text("abc.123", max_size=8))),
         lines=tuple(lines),
+        attributes=tuple(attributes),
     )
 
 
@@ -54,9 +65,13 @@ def symbol_ranges(draw: st.DrawFn) -> Symbol:
     return Symbol(hint=hint, min=low, max=high)
 
 
+@dataclass(frozen=True, slots=True)
 class _Tables:
-    def __init__(self, ops: int, dtypes: int, lines: int, hints: dict[str, int]) -> None:
-        self.ops, self.dtypes, self.lines, self.hints = ops, dtypes, lines, hints
+    ops: int
+    dtypes: int
+    lines: int
+    attributes: int
+    hints: dict[str, int]
 
 
 @st.composite
@@ -83,6 +98,7 @@ def _traces(draw: st.DrawFn, tables: _Tables, max_nodes: int, max_storages: int,
         storages=draw(_storages(n, s, tables.hints)),
         branches=tuple(branches),
         numel_poly=numel_poly,
+        attribute=draw(_columns(n, -1, tables.attributes - 1, np.int32)),
     )
 
 
@@ -132,6 +148,61 @@ def _csr(draw: st.DrawFn, rows: int, storages: int) -> Csr:
 def _columns(draw: st.DrawFn, length: int, low: int, high: int, dtype: Any) -> NDArray[Any]:
     values = draw(st.lists(st.integers(low, high), min_size=length, max_size=length)) if length else []
     return np.array(values, dtype)
+
+
+# What a program is made of: several of each kind that the fusion rules tell apart.
+COMPUTING_OPS = (
+    "aten.exp.default",
+    "aten.add.Tensor",
+    "aten.clone.default",
+    "aten.sum.default",
+    "aten.var_mean.correction",
+    "aten.cat.default",
+    "aten.index_put.default",
+    "aten.avg_pool2d.default",
+    "aten.mm.default",
+    "mylib.scan.default",
+)
+VIEW_OPS = ("aten.view.default", "aten.permute.default")
+REGIONS = (0, 1, -1)
+
+
+@st.composite
+def programs(draw: st.DrawFn, *, max_nodes: int = 30) -> tuple[tuple[str, ...], Trace]:
+    """Draw a step as one runs: nothing is read before it is made or after it is freed. Returns ops and trace.
+
+    Forward, then backward; stretches of nodes run eagerly or in one of two compiled regions.
+    """
+    sketch = Sketch()
+    count = draw(st.integers(1, max_nodes))
+    forward = draw(st.integers(0, count))
+    sizes = st.sampled_from([1 << 20, 512])
+    known = [sketch.start(draw(sizes), INPUT)]
+    last_use: dict[int, int] = {}  # of what the program makes; the input stays
+    for node in range(count):
+        phase = FORWARD if node < forward else BACKWARD
+        # Recent values are read more often than old ones.
+        reads = draw(st.lists(st.sampled_from(known[-6:]), max_size=4, unique=True))
+        made: list[int] = []
+        if len(reads) == 1 and draw(st.integers(0, 3)) == 0:
+            sketch.node(draw(st.sampled_from(VIEW_OPS)), phase=phase, reads=reads, writes=reads)
+        else:
+            made_bytes = [draw(sizes) for _ in range(draw(st.sampled_from([1, 1, 1, 2, 0])))]
+            in_place = reads[:1] if not made_bytes else ()
+            op = draw(st.sampled_from(COMPUTING_OPS))
+            made = sketch.node(op, *made_bytes, phase=phase, reads=reads, writes=in_place)
+        known += made
+        last_use |= {storage: node for storage in [*reads, *made] if storage != known[0]}
+    for storage, node in last_use.items():
+        if draw(st.integers(0, 3)):  # a quarter outlives the step
+            sketch.storages[storage][4] = node
+    trace = sketch.trace()
+    first = 0
+    while first < count:
+        end = min(first + draw(st.integers(4, 30)), count)
+        trace.region[first:end] = draw(st.sampled_from(REGIONS))
+        first = end
+    return tuple(sketch.ops), trace
 
 
 def _subset(values: Sequence[str], most: int = 8) -> st.SearchStrategy[tuple[str, ...]]:

@@ -116,6 +116,7 @@ def test_round_trip(spec: GraphSpec) -> None:
     assert GraphSpec.from_json(spec.to_dict()).to_json() == document
     assert GraphSpec.from_json(document.decode()).to_json() == document
     assert (back.ops, back.dtypes, back.lines) == (spec.ops, spec.dtypes, spec.lines)
+    assert back.attributes == spec.attributes
     assert back.symbols == spec.symbols
     assert back.captured_with == spec.captured_with
     assert back.plans == spec.plans
@@ -165,6 +166,36 @@ def test_graph_id_depends_on_what_the_step_does() -> None:
     document = spec_of(two_nodes()).to_dict()
     document["traces"]["eager"]["storages"]["bytes"][0] += 1
     assert GraphSpec.from_json(document).graph_id != spec_of(two_nodes()).graph_id
+
+
+def convolved(attributes: tuple[str, ...], column: list[int]) -> GraphSpec:
+    """Return the spec of the two nodes with these attributes."""
+    return spec_of(two_nodes(attribute=np.array(column, np.int32)), attributes=attributes)
+
+
+def test_attributes_are_part_of_the_document() -> None:
+    """Table and column are written and read; where there are none, neither stands in the document."""
+    spec = convolved(("kernel=3x3", "kernel=1x1"), [1, -1])
+    document = spec.to_dict()
+    assert document["attributes"] == ["kernel=3x3", "kernel=1x1"]
+    assert document["traces"]["eager"]["attribute"] == [1, -1]
+    assert GraphSpec.from_json(document).traces["eager"].attribute.tolist() == [1, -1]
+    bare = spec_of(two_nodes())
+    assert not {"attributes", "attribute"} & {*bare.to_dict(), *bare.to_dict()["traces"]["eager"]}
+    assert GraphSpec.from_json(bare.to_json()).traces["eager"].attribute.tolist() == [-1, -1]
+
+
+def test_graph_id_depends_on_attributes() -> None:
+    """A convolution of another geometry is another graph, and so is the same on another node; lines are not."""
+    specs = [
+        spec_of(two_nodes()),
+        convolved(("kernel=3x3",), [0, -1]),
+        convolved(("kernel=3x3",), [-1, 0]),
+        convolved(("kernel=1x1",), [0, -1]),
+    ]
+    assert len({spec.graph_id for spec in specs}) == len(specs)
+    assert specs[1].redacted().graph_id == specs[1].graph_id
+    assert specs[1].redacted().attributes == ("kernel=3x3",)
 
 
 def test_spec_travels_between_processes() -> None:

@@ -24,6 +24,7 @@ VALID: dict[str, Any] = {
     "symbols": {"batch": {"hint": 4, "min": 1, "max": 64}},
     "captured_with": {"torch": "2.13.0"},
     "lines": ["net.py:7"],
+    "attributes": ["kernel=3x3,groups=1", "heads=12"],
     "traces": {
         "eager": {
             "phase": [0, 0],
@@ -34,6 +35,7 @@ VALID: dict[str, Any] = {
             "device": [1, 1],
             "line": [0, -1],
             "region": [-1, 0],
+            "attribute": [-1, 1],
             "inputs": {"offsets": [0, 1, 2], "ids": [0, 1]},
             "outputs": {"offsets": [0, 1, 2], "ids": [1, 1]},
             "storages": {"bytes": [64, 96], "device": [1, 1], "role": [2, 7], "born": [-1, 0], "died": [1, -1]},
@@ -80,7 +82,7 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 T = "traces/eager"
-CASES: list[tuple[str, Any, str, str, str]] = [
+CASES: list[tuple[str, Any, str | None, str, str]] = [
     # path, value, code, JSON path, words of the message
     ("schema", ..., "missing_key", "$", "'schema'"),
     ("schema", 2, "unsupported_schema", "$.schema", "is 2; allowed: 1"),
@@ -96,6 +98,15 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     ("lines/0", None, "wrong_type", "$.lines[0]", "a string"),
     ("lines/0", "x" * 1001, "limit_exceeded", "$.lines[0]", "1001 characters; allowed: 1000"),
     ("lines/0", "\ud800", "wrong_type", "$.lines[0]", "surrogate"),
+    ("attributes", "heads=12", "wrong_type", "$.attributes", "an array of strings"),
+    ("attributes/0", 3, "wrong_type", "$.attributes[0]", "is 3; allowed: a string"),
+    ("attributes/0", "", "invalid_name", "$.attributes[0]", "attribute (printable ASCII without spaces)"),
+    ("attributes/0", "kernel=3 x 3", "invalid_name", "$.attributes[0]", "'kernel=3 x 3'; allowed: a attribute"),
+    ("attributes/0", "kernel=\u00b3", "invalid_name", "$.attributes[0]", "printable ASCII"),
+    ("attributes/0", "x" * 201, "invalid_name", "$.attributes[0]", "at most 200"),
+    ("attributes/0", "heads=12", "inconsistent", "$.attributes[1]", "twice"),
+    ("attributes", ["heads=12"], "out_of_range", "$.traces.eager.attribute[1]", "is 1; allowed: -1 to 0"),
+    ("attributes", ..., "out_of_range", "$.traces.eager.attribute[1]", "is 1; allowed: -1 to -1"),
     ("captured_with", [], "wrong_type", "$.captured_with", "an object"),
     ("captured_with/torch", 2.13, "wrong_type", "$.captured_with['torch']", "is 2.13"),
     ("symbols", [], "wrong_type", "$.symbols", "an object"),
@@ -137,6 +148,13 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     (f"{T}/inputs/offsets", [1, 1, 2], "out_of_range", "$.traces.eager.inputs.offsets", "from 0"),
     (f"{T}/inputs/offsets/1", 3, "out_of_range", "$.traces.eager.inputs.offsets[1]", "0 to 2"),
     (f"{T}/inputs/ids/1", 2, "out_of_range", "$.traces.eager.inputs.ids[1]", "is 2; allowed: 0 to 1"),
+    (f"{T}/attribute", ..., None, "", ""),
+    (f"{T}/attribute", [], "wrong_length", "$.traces.eager.attribute", "allowed: 2"),
+    (f"{T}/attribute", {}, "wrong_type", "$.traces.eager.attribute", "an array of integers"),
+    (f"{T}/attribute", [0], "wrong_length", "$.traces.eager.attribute", "has 1 entries; allowed: 2"),
+    (f"{T}/attribute/0", -2, "out_of_range", "$.traces.eager.attribute[0]", "is -2; allowed: -1 to 1"),
+    (f"{T}/attribute/0", 2, "out_of_range", "$.traces.eager.attribute[0]", "is 2; allowed: -1 to 1"),
+    (f"{T}/attribute/0", 0.0, "wrong_type", "$.traces.eager.attribute[0]", "an integer"),
     (f"{T}/outputs", [0], "wrong_type", "$.traces.eager.outputs", "offsets, ids"),
     (f"{T}/storages/bytes/0", 2**45 + 1, "out_of_range", "$.traces.eager.storages.bytes[0]", "35184372088832"),
     (f"{T}/storages/role", [0], "wrong_length", "$.traces.eager.storages.role", "allowed: 2"),
