@@ -73,7 +73,7 @@ def test_finer_risk_is_never_a_lower_bound(data: Dataset, pair: Predictor) -> No
 
 
 def test_unknown_op_is_never_a_small_confident_number(data: Dataset, pair: Predictor) -> None:
-    """A graph with a foreign op is `unknown`, and no bound lies below the step without fusion, twice its output on top."""
+    """A graph with a foreign op is `unknown`; no bound lies below the unfused step with twice its output on top."""
     facts = make_facts(op_share={"aten.mm.default": 0.5, "mylib.attend.default": 0.5}, unfused_bytes=77 << 30)
     forecast = pair.forecast([replace(data.examples[0], facts=facts)], 0.05)
     assert forecast.confidence == ("unknown",)
