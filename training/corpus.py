@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from peakcast.featurizer.limits import SpecError
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.training.jobs import Job
 from peakcast.training.zoo import Case, entries, is_reserved
@@ -26,13 +27,35 @@ _QUANTITIES: Final = ("first_allocated", "first_reserved", "steady_allocated", "
 _PRECISION: Final = 0.005
 
 
+class CorpusError(ValueError):
+    """A corpus that cannot be used as it is; the message names the file, and the line where it has lines."""
+
+
 def read(corpus: Path) -> list[Record]:
-    """Read all records; none where there is no corpus yet."""
+    """Read all records; none where there is no corpus yet.
+
+    Raises:
+        CorpusError: if the file is damaged, or a line of it is no record.
+    """
     path = corpus / RECORDS
     if not path.exists():
         return []
-    with lzma.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines if line.strip()]
+    try:
+        text = lzma.decompress(path.read_bytes()).decode()
+    except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+        raise CorpusError(f"{path} is damaged: {error}") from error
+    # Not splitlines, which also splits at separators that JSON allows within a string.
+    return [_record(line, f"{path}, line {number}") for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def _record(line: str, where: str) -> Record:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise CorpusError(f"{where} is not JSON: {error}") from error
+    if not isinstance(record, dict) or "key" not in record:
+        raise CorpusError(f"{where} is no record: an object with a key is one")
+    return record
 
 
 def write(corpus: Path, records: Iterable[Record]) -> None:
@@ -69,8 +92,21 @@ def graph_path(corpus: Path, graph_id: str) -> Path:
 
 
 def read_graph(corpus: Path, graph_id: str) -> GraphSpec:
-    """Read a graph. Raises FileNotFoundError where the corpus lacks it."""
-    return GraphSpec.from_json(lzma.decompress(graph_path(corpus, graph_id).read_bytes()))
+    """Read a graph.
+
+    Raises:
+        FileNotFoundError: if the corpus lacks it.
+        CorpusError: if its file is damaged, or holds another graph than its name says.
+    """
+    path = graph_path(corpus, graph_id)
+    content = path.read_bytes()
+    try:
+        spec = GraphSpec.from_json(lzma.decompress(content))
+    except (lzma.LZMAError, EOFError, SpecError) as error:
+        raise CorpusError(f"{path} is no graph: {error}") from error
+    if spec.graph_id != graph_id:
+        raise CorpusError(f"{path} holds another graph, {spec.graph_id}: capture it again")
+    return spec
 
 
 def write_graph(corpus: Path, spec: GraphSpec) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -16,13 +16,14 @@ import joblib
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from peakcast.featurizer.prior import simulate
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.decision import plan_kind
 from peakcast.models.example import Example, Floats, make_example
-from peakcast.training.corpus import Record, read_graph
+from peakcast.training.corpus import RECORDS, CorpusError, Record, graph_path, read_graph
 from peakcast.training.corpus import read as corpus_records
 
 
@@ -81,11 +82,11 @@ class Dataset:
         """Return the fold of each record, [P]: every architecture in one fold, folds of about equal size.
 
         Raises:
-            ValueError: if there are fewer architectures than folds.
+            CorpusError: if there are fewer architectures than folds.
         """
         names = sorted(set(self.architectures))
         if len(names) < count:
-            raise ValueError(f"{count} folds need as many architectures; there are {len(names)}")
+            raise CorpusError(f"{count} folds need as many architectures; there are {len(names)}")
         sizes = {name: self.architectures.count(name) for name in names}
         shuffled = np.random.default_rng(seed).permutation(len(names))
         filled = [0] * count
@@ -111,27 +112,31 @@ class Dataset:
         return {kind: round(float(np.median(values)), 3) for kind, values in sorted(ratios.items())}
 
 
-def load_dataset(corpus: Path, *, cache: Path | None = None, jobs: int = 2) -> Dataset:
+def load_dataset(
+    corpus: Path, *, cache: Path | None = None, jobs: int = 2, note: Callable[[str], None] = lambda _: None
+) -> Dataset:
     """Read the corpus and simulate every record, graph by graph, over `jobs` processes.
 
-    What was simulated is kept in `cache` (default `.cache/peakcast`), named by the hash of the corpus and of the code
-    that made it: changing either makes it anew.
+    What was simulated is kept in `cache` (default `.cache/peakcast`), named by the hash of the corpus, its graphs and
+    of the code that made it: changing either makes it anew. `note` is told how many records are left out for want of a
+    graph.
 
     Raises:
-        ValueError: if the corpus has no usable record, or an unknown quantity was measured.
+        CorpusError: if there is no corpus, a file of it is damaged, or it has no usable record.
     """
-    records = [record for record in corpus_records(corpus) if is_usable(record)]
+    if not (corpus / RECORDS).is_file():
+        raise CorpusError(f"no corpus at {corpus}: {RECORDS} is not there")
+    by_graph = _by_graph(corpus, note)
+    records = [record for members in by_graph.values() for record in members]
     if not records:
-        raise ValueError(f"no usable record in {corpus}: they are out of memory, failed, or replayed")
+        raise CorpusError(f"no usable record in {corpus}: they are out of memory, failed, replayed, or have no graph")
     data_sha256 = corpus_sha256(records)
-    path = (cache or Path(".cache/peakcast")) / f"dataset-{data_sha256[:16]}-{_code_sha256()[:16]}.joblib"
+    made_by = hashlib.sha256((_graphs_sha256(corpus, by_graph) + _code_sha256()).encode()).hexdigest()
+    path = (cache or Path(".cache/peakcast")) / f"dataset-{data_sha256[:16]}-{made_by[:16]}.joblib"
     if path.exists():
         # Local and named by the hash of what made it; nothing that came over the network is ever unpickled.
         cached: Dataset = joblib.load(path)
         return cached
-    by_graph: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        by_graph[record["graph_id"]].append(record)
     parts = joblib.Parallel(n_jobs=jobs)(
         joblib.delayed(examples_of_graph)(corpus, graph_id, members) for graph_id, members in sorted(by_graph.items())
     )
@@ -141,6 +146,32 @@ def load_dataset(corpus: Path, *, cache: Path | None = None, jobs: int = 2) -> D
     return dataset
 
 
+def _by_graph(corpus: Path, note: Callable[[str], None]) -> dict[str, list[Record]]:
+    """Return the usable records of each graph, and tell `note` how many have none."""
+    records = corpus_records(corpus)
+    by_graph: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        if is_usable(record):
+            by_graph[str(record["graph_id"])].append(record)
+    nameless = sum(not record.get("graph_id") for record in records)
+    if nameless:
+        note(f"{nameless} of {len(records)} records name no graph: left out")
+    gone = [graph_id for graph_id in sorted(by_graph) if not graph_path(corpus, graph_id).is_file()]
+    if gone:
+        count = sum(len(by_graph.pop(graph_id)) for graph_id in gone)
+        files = f"{len(gone)} missing files, the first {graph_path(corpus, gone[0])}"
+        note(f"{count} of {len(records)} records name a graph that is not there: left out ({files})")
+    return by_graph
+
+
+def _graphs_sha256(corpus: Path, graph_ids: Iterable[str]) -> str:
+    """Return the hash of the graphs' files: one that was damaged is read, and refused, whatever the cache holds."""
+    digest = hashlib.sha256()
+    for graph_id in sorted(graph_ids):
+        digest.update(hashlib.sha256(graph_path(corpus, graph_id).read_bytes()).digest())
+    return digest.hexdigest()
+
+
 def is_usable(record: Record) -> bool:
     """Tell whether a record is a label: measured on a card, it ran to the end, and its graph was captured."""
     is_measured = record.get("source") in {"measured", "seed"} and not record.get("out_of_memory")
@@ -148,11 +179,18 @@ def is_usable(record: Record) -> bool:
 
 
 def examples_of_graph(corpus: Path, graph_id: str, records: Iterable[Record]) -> list[tuple[Record, Example, int]]:
-    """Simulate the records of one graph. Returns each with its example and its weights' bytes."""
+    """Simulate the records of one graph. Returns each with its example and its weights' bytes.
+
+    Raises:
+        CorpusError: if the graph's file is damaged, or a record's run or device is not one.
+    """
     spec = read_graph(corpus, graph_id)
     made = []
     for record in records:
-        run, device = RunSpec(**record["run"]), DeviceSpec(**record["device"])
+        try:
+            run, device = RunSpec.model_validate(record["run"]), DeviceSpec.model_validate(record["device"])
+        except (KeyError, ValidationError) as error:
+            raise CorpusError(f"record {record['key']} of {corpus / RECORDS}: {error}") from error
         prior = simulate(spec, record["plan"], run, device)
         made.append((record, make_example(spec, record["plan"], prior, run, device), prior.parameters_bytes))
     return made

@@ -12,6 +12,7 @@ import pytest
 
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import QUANTITIES
+from peakcast.training.corpus import CorpusError, graph_path, read, write
 from peakcast.training.dataset import corpus_sha256, is_usable, load_dataset, measured_bytes
 
 MIB = 1 << 20
@@ -99,13 +100,62 @@ def test_usable_records_become_rows(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_cache_gives_the_same(corpus: Path, tmp_path: Path) -> None:
-    """The second load reads what the first kept, even without the graphs."""
+    """The second load reads what the first kept."""
     first = load_dataset(corpus, cache=tmp_path / "cache", jobs=1)
-    for graph in (corpus / "graphs").iterdir():
-        graph.unlink()
+    kept = [(path, path.stat().st_mtime_ns) for path in (tmp_path / "cache").iterdir()]
     again = load_dataset(corpus, cache=tmp_path / "cache", jobs=1)
+    assert [(path, path.stat().st_mtime_ns) for path in (tmp_path / "cache").iterdir()] == kept
     assert np.array_equal(first.priors, again.priors)
     assert np.array_equal(first.examples[0].steps_TC, again.examples[0].steps_TC)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_damaged_graph_is_named_whatever_the_cache_holds(corpus: Path, tmp_path: Path, jobs: int) -> None:
+    """Junk, a file cut short and another graph under its name are refused by the file's name, in any process."""
+    load_dataset(corpus, cache=tmp_path / "cache", jobs=1)
+    path = graph_path(corpus, make_spec(64 * MIB).graph_id)
+    whole = path.read_bytes()
+    other = graph_path(corpus, make_spec(16 * MIB).graph_id).read_bytes()
+    for content, problem in (
+        (b"junk", "is no graph"),
+        (whole[:-20], "is no graph"),
+        (lzma.compress(b"{}"), "is no graph"),
+        (other, "holds another graph"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(CorpusError, match=f"{path.name} {problem}"):
+            load_dataset(corpus, cache=tmp_path / "cache", jobs=jobs)
+
+
+def test_records_without_a_graph_are_counted(corpus: Path, tmp_path: Path) -> None:
+    """Those that name none and those whose file is gone are left out, and said, whatever the cache holds."""
+    load_dataset(corpus, cache=tmp_path / "cache", jobs=1)
+    records = [*read(corpus), make_record(make_spec(MIB), "e", graph_id=None)]
+    write(corpus, records)
+    graph_path(corpus, make_spec(64 * MIB).graph_id).unlink()
+    notes: list[str] = []
+    data = load_dataset(corpus, cache=tmp_path / "cache", jobs=1, note=notes.append)
+    assert list(data.keys) == ["a"]
+    assert notes[0] == "1 of 5 records name no graph: left out"
+    assert notes[1].startswith("1 of 5 records name a graph that is not there: left out (1 missing files, the first ")
+
+
+def test_what_is_no_corpus_is_said(corpus: Path, tmp_path: Path) -> None:
+    """A missing folder, a line cut short, a file cut short and a record without its run, each by name."""
+    with pytest.raises(CorpusError, match="no corpus at .*nosuch"):
+        load_dataset(tmp_path / "nosuch")
+    path = corpus / "records.jsonl.xz"
+    lines = lzma.decompress(path.read_bytes()).splitlines()
+    for content, problem in (
+        (lzma.compress(lines[0] + b"\n" + lines[1][:-9]), r"records.jsonl.xz, line 2 is not JSON"),
+        (lzma.compress(b"\n[]\n"), r"records.jsonl.xz, line 2 is no record"),
+        (path.read_bytes()[:-20], r"records.jsonl.xz is damaged"),
+        (b"junk", r"records.jsonl.xz is damaged"),
+        (lzma.compress(lines[0].replace(b'"run"', b'"ran"')), r"record b of .*records.jsonl.xz: 'run'"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(CorpusError, match=problem):
+            load_dataset(corpus, cache=tmp_path / "cache", jobs=1)
 
 
 def test_hash_ignores_order_and_sees_labels() -> None:
