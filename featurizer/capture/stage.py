@@ -12,6 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from peakcast.featurizer.capture.conversions import CudaMeansCpu, modules_of_fake_tensors_convert
 from peakcast.featurizer.capture.ship import pack, unpack
 from peakcast.featurizer.capture.workload import Workload
 
@@ -23,11 +24,13 @@ def build_on_fake_tensors(factory: Callable[[], Workload], mode: FakeTensorMode,
     fake tensors, those that closures and plain attributes hold too.
     """
     try:
-        with mode, device:
+        with modules_of_fake_tensors_convert(), mode, device:
             return factory()
     except Exception as error:  # noqa: BLE001  (whatever it was, the real build raises it again if it is the user's)
         print(f"the build on fake tensors failed, so it is done for real: {error!r}", file=sys.stderr)  # noqa: T201
-    built = factory()
+    # A CPU build has no card, whatever the fake device says.
+    with contextlib.nullcontext() if torch._C._has_cuda else CudaMeansCpu():
+        built = factory()
     try:
         packed = pack(built)
     except Exception:  # noqa: BLE001  (locks, sockets, generators: `placed` then does what it can)

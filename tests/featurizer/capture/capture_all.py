@@ -1,4 +1,4 @@
-"""Capture the workloads of `workloads.py` in this one process, as the worker does, and write each graph or its error.
+"""Capture the workloads of `workloads.py` and `gpu_code.py` in this one process, as the worker does, each to a file.
 
 Usage: capture_all.py FOLDER. Loading torch and the fake device takes seconds: all workloads share them.
 """
@@ -29,11 +29,12 @@ def main(folder: Path) -> None:
     """Capture each workload under its plans."""
     traced_on = prepare_host(allow_cpu=False)
     sys.path.insert(0, str(Path(__file__).parent))
+    import gpu_code
     import workloads
 
     factories = {
         name: factory
-        for name, factory in vars(workloads).items()
+        for name, factory in [*vars(workloads).items(), *vars(gpu_code).items()]
         if callable(factory) and getattr(factory, "__annotations__", {}) == {"return": "Workload"} and name[0] != "_"
     }
     for name, factory in factories.items():
