@@ -31,10 +31,10 @@ def bytes_text(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def people_console() -> Console:
-    """Return a console on stdout; into a pipe, which has no width, it writes 120 columns unless COLUMNS says else."""
+def people_console(piped_columns: int = _PIPED_COLUMNS) -> Console:
+    """Return a console on stdout; into a pipe, which has no width, of so many columns unless COLUMNS says else."""
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=_PIPED_COLUMNS if piped else None, highlight=False)
+    return Console(width=piped_columns if piped else None, highlight=False)
 
 
 def print_prediction(console: Console, prediction: Prediction, *, memory_bytes: int) -> None:

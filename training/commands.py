@@ -8,16 +8,20 @@ from typing import Annotated
 
 import orjson
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from peakcast.client.render import people_console
 from peakcast.models.registry import PRETRAINED, Registry
+from peakcast.training.stages import Stages
 
 Corpus = Annotated[Path, typer.Option(help="Folder of the corpus: records.jsonl.xz and graphs/.")]
 Seed = Annotated[int, typer.Option(help="Same corpus and seed, same model to the bit.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes to use.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document for machines in place of tables.")]
 Root = Annotated[Path, typer.Option("--registry", help="Directory that holds the versions.")]
+
+# Into a pipe: eleven columns, none of them wrapped.
+TABLE_COLUMNS = 160
 
 # Of a checkout; a wheel has no corpus.
 DEFAULT_CORPUS = Path("training/corpus")
@@ -36,13 +40,13 @@ def train_command(
     from peakcast.training.dataset import load_dataset
     from peakcast.training.fit import FitSettings, fit_pair, save_pair
 
-    console = Console(stderr=as_json)
     settings = FitSettings(seed=seed)
-    with console.status("simulating the corpus"):
-        data = load_dataset(corpus, jobs=jobs)
-    with console.status(f"fitting {len(data)} records of {len(set(data.architectures))} architectures"):
-        predictor = fit_pair(data, settings)
-    manifest = save_pair(predictor, data, settings, registry)
+    with Stages() as stages:
+        stages("simulating the corpus")
+        data = load_dataset(corpus, jobs=jobs, note=stages.note)
+        what = f"fitting {len(data)} records of {len(set(data.architectures))} architectures"
+        predictor = fit_pair(data, settings, stage=lambda part: stages(f"{what}: {part}"))
+        manifest = save_pair(predictor, data, settings, registry)
     if promote:
         Registry(registry).promote(manifest.version)
     if as_json:
@@ -70,16 +74,16 @@ def evaluate_command(
     from peakcast.training.fit import FitSettings
     from peakcast.training.report import print_table, write_report
 
-    console = Console(stderr=as_json)
-    with console.status("simulating the corpus"):
-        data = load_dataset(corpus, jobs=jobs)
-    with console.status(f"refitting the pair {folds} times on {len(data)} records"):
+    with Stages() as stages:
+        stages("simulating the corpus")
+        data = load_dataset(corpus, jobs=jobs, note=stages.note)
+        stages(f"refitting the pair {folds} times on {len(data)} records")
         held = cross_validate(data, folds=folds, risk=risk, settings=FitSettings(seed=seed), jobs=jobs)
     found = write_report(held, output) if output is not None else summary(held)
     if as_json:
         typer.echo(orjson.dumps(found))
     else:
-        print_table(console, found)
+        print_table(people_console(TABLE_COLUMNS), found)
 
 
 models_app = typer.Typer(help="The versions of the pair.", no_args_is_help=True)
@@ -99,7 +103,7 @@ def list_command(registry: Root = PRETRAINED, *, as_json: Json = False) -> None:
     for manifest in manifests:
         mark = "yes" if manifest.version == in_use else ""
         shown.add_row(manifest.version, manifest.created, manifest.code_version, str(manifest.seed), mark)
-    Console().print(shown)
+    people_console().print(shown)
 
 
 @models_app.command("show")

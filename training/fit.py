@@ -9,7 +9,7 @@ Nothing that is chosen or calibrated ever sees a prediction for an architecture 
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -98,17 +98,22 @@ class _Task:
         return outputs.reshape(-1, _Q)
 
 
-def fit_pair(data: Dataset, settings: FitSettings | None = None) -> Predictor:
+def fit_pair(
+    data: Dataset, settings: FitSettings | None = None, *, stage: Callable[[str], None] = lambda _: None
+) -> Predictor:
     """Fit, shrink and calibrate the pair. The same data and settings give the same model to the bit.
 
+    `stage` is told what begins.
+
     Raises:
-        ValueError: if there are fewer architectures than inner folds.
+        CorpusError: if there are fewer architectures than inner folds.
     """
     settings = settings or FitSettings()
     prior, measured = data.priors, data.measured_PQ
     scratch = np.array([example.scratch_bytes for example in data.examples])
     rows = _Rows(data, head_targets(prior, measured, scratch), data.folds(settings.inner_folds, settings.seed))
     names = feature_names(data.examples)
+    stage("LSTM out of fold")
     features = feature_matrix(data.examples, _guesses_out_of_fold(rows, settings), names)
 
     def task(target: Floats, weight: Floats, objective: str, rounds: int) -> _Task:
@@ -116,16 +121,19 @@ def fit_pair(data: Dataset, settings: FitSettings | None = None) -> Predictor:
         return _Task(features, names, target.ravel(), by_row, objective, rounds, settings.seed)
 
     weights = head_weights(prior, measured, scratch)
+    stage("trees out of fold")
     heads = {name: task(rows.targets[name], weights[name], "l1", settings.rounds) for name in HEADS}
     outputs = {name: head.out_of_fold(rows.folds_P) for name, head in heads.items()}
     shares = corrections(outputs, prior, scratch)
     blend = Blend.fit(data.examples, measured, shares, data.architectures)
     expected = blend.apply(data.examples, shares)
 
+    stage("spread and calibration")
     log2_error = np.log2(np.abs(measured / expected - 1.0) + _SMALLEST_ERROR)
     spread = task(log2_error, np.ones_like(prior), "l2", settings.spread_rounds)
     floor, calibration = _calibrate(data, expected, spread.out_of_fold(rows.folds_P))
 
+    stage("LSTM and trees on everything")
     predictor = Predictor(
         version="unversioned",
         sequence=_fit_sequence(rows, np.ones(len(data), dtype=bool), settings),

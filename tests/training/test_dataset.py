@@ -142,7 +142,7 @@ def test_records_without_a_graph_are_counted(corpus: Path, tmp_path: Path) -> No
 
 def test_what_is_no_corpus_is_said(corpus: Path, tmp_path: Path) -> None:
     """A missing folder, a line cut short, a file cut short and a record without its run, each by name."""
-    with pytest.raises(CorpusError, match="no corpus at .*nosuch"):
+    with pytest.raises(CorpusError, match=r"no corpus at .*nosuch"):
         load_dataset(tmp_path / "nosuch")
     path = corpus / "records.jsonl.xz"
     lines = lzma.decompress(path.read_bytes()).splitlines()

@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 from samples import MIB, make_dataset
 
+from peakcast.client.render import people_console
+from peakcast.training.commands import TABLE_COLUMNS
 from peakcast.training.evaluate import HeldOut, cross_validate, score, summary, table, worst
 from peakcast.training.fit import FitSettings
 from peakcast.training.fit_lstm import SequenceSettings
@@ -102,3 +104,16 @@ def test_table_for_people(held: HeldOut) -> None:
     console = Console(width=200, file=io.StringIO(), record=True)
     print_table(console, summary(held))
     assert "eager and inductor" in console.export_text()
+
+
+def test_piped_table_wraps_nothing(
+    held: HeldOut, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Into a pipe each row of the table is one line: nothing is cut off and no cell goes on below."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    found = summary(held)
+    print_table(people_console(TABLE_COLUMNS), found)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert len(lines) == len(found["rows"])
+    assert all(row["label"] in line and row["quantity"] in line for row, line in zip(found["rows"], lines, strict=True))
+    assert not any("…" in line for line in lines)
