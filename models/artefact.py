@@ -6,15 +6,25 @@ import hashlib
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from peakcast.models.heads import HEADS
+
 MANIFEST = "manifest.json"
 FORMAT = 1
+# What a pair consists of, no more and no less.
+PAIR_FILES = frozenset(
+    {
+        *(f"{name}.txt" for name in (*HEADS, "spread")),
+        *(f"{name}.json" for name in ("blend", "calibration", "coverage", "lstm", "trees")),
+        "lstm.safetensors",
+    }
+)
 
 # One path segment, no leading dot: no traversal, no hidden files, the same on every file system.
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -43,9 +53,17 @@ class Manifest(BaseModel):
 
 def content_version(files: Mapping[str, bytes], data_sha256: str) -> str:
     """Return `pair-<12 hex digits>` of the files' names and contents and of the data they were fitted on."""
+    return _version(_digests(files), data_sha256)
+
+
+def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
+
+
+def _version(sha256: Mapping[str, str], data_sha256: str) -> str:
     digest = hashlib.sha256(data_sha256.encode())
-    for name in sorted(files):
-        digest.update(f"\n{name}\n{hashlib.sha256(files[name]).hexdigest()}".encode())
+    for name in sorted(sha256):
+        digest.update(f"\n{name}\n{sha256[name]}".encode())
     return f"pair-{digest.hexdigest()[:12]}"
 
 
@@ -58,14 +76,13 @@ def write_artefact(folder: Path, files: Mapping[str, bytes], about: Mapping[str,
         about: the manifest's created, data_sha256, code_version, seed and libraries.
 
     Raises:
-        ArtefactError: if a file name is not one plain path segment.
+        ArtefactError: if a file name is not one plain path segment, or the files are not those of a pair.
     """
-    for name in files:
-        _check_name(name)
+    _check_names(files, "the artefact")
     manifest = Manifest(
         format=FORMAT,
         version=content_version(files, about["data_sha256"]),
-        sha256={name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)},
+        sha256=_digests(files),
         **about,
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -88,18 +105,26 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and check a manifest.
 
     Raises:
-        ArtefactError: if it is missing, malformed, of another format or names unsafe files.
+        ArtefactError: if it is missing, malformed, of another format, names other files than a pair's, or its version
+            is not that of what it names.
     """
+    path = folder / MANIFEST
     try:
-        manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise ArtefactError(f"no artefact at {folder}: {MANIFEST} cannot be read ({error.strerror})") from error
+    try:
+        manifest = Manifest.model_validate(orjson.loads(content))
+    except orjson.JSONDecodeError as error:
+        raise ArtefactError(f"{path}: manifest is not JSON: {error}") from error
     except ValidationError as error:
-        raise ArtefactError(f"{folder / MANIFEST} is not a manifest: {error}") from error
+        raise ArtefactError(f"{path} is not a manifest: {_first_problem(error)}") from error
     if manifest.format != FORMAT:
         raise ArtefactError(f"{folder} has format {manifest.format}; this version reads format {FORMAT}")
-    for name in manifest.sha256:
-        _check_name(name)
+    _check_names(manifest.sha256, f"{path}: manifest")
+    version = _version(manifest.sha256, manifest.data_sha256)
+    if version != manifest.version:
+        raise ArtefactError(f"{path} was altered: it says {manifest.version}, what it names is {version}")
     return manifest
 
 
@@ -125,6 +150,20 @@ def _read_checked(path: Path, sha256: str) -> bytes:
     return content
 
 
-def _check_name(name: str) -> None:
-    if not _SAFE_NAME.fullmatch(name) or name == MANIFEST:
-        raise ArtefactError(f"unsafe file name {name!r} in an artefact: one plain path segment is allowed")
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def _check_names(names: Iterable[str], what: str) -> None:
+    found = set(names)
+    for name in sorted(found):
+        if "/" in name or "\\" in name or name == "..":
+            raise ArtefactError(f"{what} names a path outside the version: {name}")
+        if not _SAFE_NAME.fullmatch(name) or name == MANIFEST:
+            raise ArtefactError(f"{what} names an unsafe file: {name!r}; one plain path segment is allowed")
+    if missing := sorted(PAIR_FILES - found):
+        raise ArtefactError(f"{what} lacks {', '.join(missing)}")
+    if foreign := sorted(found - PAIR_FILES):
+        raise ArtefactError(f"{what} names {', '.join(foreign)}, which no pair has")

@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from peakcast.models.artefact import ArtefactError, Manifest, read_artefact, read_manifest
+from peakcast.models.artefact import MANIFEST, ArtefactError, Manifest, read_artefact, read_manifest
 
 # The shipped versions. Installed read-only as package data; a deployment keeps its own directory.
 PRETRAINED = Path(__file__).parent / "pretrained"
@@ -24,15 +24,17 @@ class Registry:
     root: Path = PRETRAINED
 
     def versions(self) -> list[Manifest]:
-        """Return the manifests there are, oldest first. Folders that hold no readable artefact are left out."""
-        found = []
-        for folder in self.root.iterdir() if self.root.is_dir() else ():
-            if folder.is_dir() and not folder.name.startswith("."):
-                try:
-                    found.append(read_manifest(folder))
-                except ArtefactError:
-                    continue
+        """Return the manifests there are, oldest first. Folders whose manifest is missing or bad are left out."""
+        found = [manifest for manifest in map(_read, self._folders()) if isinstance(manifest, Manifest)]
         return sorted(found, key=lambda manifest: (manifest.created, manifest.version))
+
+    def faults(self) -> list[str]:
+        """Say what is wrong with the folders that hold a manifest and are no version for all that."""
+        return [str(fault) for fault in map(_read, self._folders()) if isinstance(fault, ArtefactError)]
+
+    def _folders(self) -> list[Path]:
+        folders = sorted(self.root.iterdir()) if self.root.is_dir() else []
+        return [folder for folder in folders if not folder.name.startswith(".") and (folder / MANIFEST).exists()]
 
     def history(self) -> list[str]:
         """Return the version in use and those before it, newest first; empty where none was ever promoted."""
@@ -56,13 +58,17 @@ class Registry:
         """Return the folder of one version.
 
         Raises:
-            ArtefactError: if there is no such version; the message lists those there are.
+            ArtefactError: if there is no such version, the message lists those there are; or if its manifest is bad.
         """
-        if version not in self._names():
+        folder = self.root / version
+        if folder not in self._folders():
             raise ArtefactError(
                 f"no version {version!r} in {self.root}; there are: {', '.join(self._names()) or 'none'}"
             )
-        return self.root / version
+        found = _read(folder)
+        if isinstance(found, ArtefactError):
+            raise found
+        return folder
 
     def promote(self, version: str) -> Manifest:
         """Put a version in use after checking every file of it."""
@@ -86,7 +92,7 @@ class Registry:
         return manifest
 
     def _names(self) -> list[str]:
-        return [manifest.version for manifest in self.versions() if (self.root / manifest.version).is_dir()]
+        return [manifest.version for manifest in self.versions()]
 
     def _write(self, history: list[str]) -> None:
         handle, name = tempfile.mkstemp(dir=self.root, prefix=".current-")
@@ -96,3 +102,14 @@ class Registry:
             os.fsync(file.fileno())
         Path(name).chmod(0o644)
         Path(name).replace(self.root / _CURRENT)
+
+
+def _read(folder: Path) -> Manifest | ArtefactError:
+    """Return a version's manifest, or what is wrong with it."""
+    try:
+        manifest = read_manifest(folder)
+    except ArtefactError as error:
+        return error
+    if manifest.version != folder.name:
+        return ArtefactError(f"{folder} holds the version {manifest.version}: a folder is named as its version")
+    return manifest

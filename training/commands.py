@@ -95,6 +95,8 @@ def list_command(registry: Root = PRETRAINED, *, as_json: Json = False) -> None:
     known = Registry(registry)
     in_use = next(iter(known.history()), "")
     manifests = known.versions()
+    for fault in known.faults():
+        typer.echo(f"left out: {fault}", err=True)
     if as_json:
         rows = [{"version": m.version, "created": m.created, "in_use": m.version == in_use} for m in manifests]
         typer.echo(orjson.dumps(rows))

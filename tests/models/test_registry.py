@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import orjson
 import pytest
 
-from peakcast.models.artefact import ArtefactError, content_version, write_artefact
+from peakcast.models.artefact import PAIR_FILES, ArtefactError, content_version, write_artefact
 from peakcast.models.registry import Registry
 
 
@@ -15,7 +17,7 @@ def registry(tmp_path: Path) -> Registry:
     """Return a registry of two versions, the second a month younger."""
     for month, content in ((1, b"first"), (2, b"second")):
         about = {"created": f"2026-0{month}-01", "data_sha256": "", "code_version": "1", "seed": 0, "libraries": {}}
-        files = {"model.txt": content}
+        files = {**dict.fromkeys(PAIR_FILES, b""), "spread.txt": content}
         write_artefact(tmp_path / content_version(files, ""), files, about)
     return Registry(tmp_path)
 
@@ -56,7 +58,7 @@ def test_an_altered_version_is_not_promoted(registry: Registry) -> None:
     """What fails its check never comes into use."""
     first, second = names(registry)
     registry.promote(first)
-    (registry.root / second / "model.txt").write_bytes(b"sEcond")
+    (registry.root / second / "spread.txt").write_bytes(b"sEcond")
     with pytest.raises(ArtefactError, match="altered"):
         registry.promote(second)
     assert registry.current().name == first
@@ -73,3 +75,34 @@ def test_nothing_in_use(registry: Registry) -> None:
     """Before the first promotion there is no current version."""
     with pytest.raises(ArtefactError, match="no version in use"):
         registry.current()
+
+
+def test_a_bad_manifest_is_said_to_be_bad(registry: Registry) -> None:
+    """What is wrong with a version that is there is said, not that it is missing; the list leaves it out."""
+    first, second = names(registry)
+    manifest = registry.root / first / "manifest.json"
+    whole = orjson.loads(manifest.read_bytes())
+    for content, problem in (
+        (b"{", "manifest is not JSON"),
+        (
+            orjson.dumps({**whole, "sha256": {"../evil.txt": ""}}),
+            r"manifest names a path outside the version: \.\./evil",
+        ),
+        (orjson.dumps({**whole, "version": second}), "was altered"),
+    ):
+        manifest.write_bytes(content)
+        assert names(registry) == [second]
+        with pytest.raises(ArtefactError, match=problem):
+            registry.promote(first)
+        assert [re.search(problem, fault) is not None for fault in registry.faults()] == [True]
+
+
+def test_a_renamed_folder_is_said(registry: Registry) -> None:
+    """A folder that is not named as its version is no version, and says so."""
+    first, second = names(registry)
+    (registry.root / first).rename(registry.root / "mine")
+    assert names(registry) == [second]
+    with pytest.raises(ArtefactError, match=f"mine holds the version {first}"):
+        registry.folder("mine")
+    with pytest.raises(ArtefactError, match=f"no version '{first}'"):
+        registry.folder(first)
