@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Final, Protocol
 
-from peakcast.featurizer.limits import DEFAULT_LIMITS
+from peakcast.featurizer.limits import DEFAULT_LIMITS, SpecError
 from peakcast.featurizer.spec import GraphSpec
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -34,8 +34,8 @@ def read_graph(path: Path) -> GraphSpec:
     """Read a graph file.
 
     Raises:
-        GraphFileError: if the file cannot be read or unpacked, or unpacks to more than a graph can have.
-        SpecError: if its JSON is not a GraphSpec.
+        GraphFileError: if the file cannot be read or unpacked, unpacks to more than a graph can have, or its content is
+            no GraphSpec; the SpecError is then the cause.
     """
     try:
         content = path.read_bytes()
@@ -48,7 +48,10 @@ def read_graph(path: Path) -> GraphSpec:
             content = _unpack(lzma.LZMADecompressor(lzma.FORMAT_XZ), content, path)
     except (zlib.error, lzma.LZMAError) as error:
         raise GraphFileError(f"{path} is damaged: {error}") from None
-    return GraphSpec.from_json(content)
+    try:
+        return GraphSpec.from_json(content)
+    except SpecError as error:
+        raise GraphFileError(f"{path} is no graph: {error}") from error
 
 
 def write_graph(path: Path, spec: GraphSpec) -> int:

@@ -74,6 +74,9 @@ def predict_command(
 
 def _graph(text: str, plans: list[str] | None) -> GraphSpec:
     path = Path(text)
+    if path.suffix == ".py":
+        problem = f"{text} is Python, not a graph file: name its function that returns the workload, as {text}:workload"
+        raise typer.BadParameter(problem, param_hint="GRAPH|WORKLOAD")
     if path.is_file() or path.name.endswith((".json", ".json.gz", ".json.xz")):
         return read_graph(path)
     return capture_with_progress(text, plans or list(DEFAULT_PLANS))

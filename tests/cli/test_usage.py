@@ -53,13 +53,14 @@ USAGE = [
     (["predict", "good.json", "--run", "task=sleeping"], "task=sleeping"),
     (["predict", "good.json", "--server", "localhost:8400"], "give http://host:port"),
     (["predict", "no-such-thing"], "neither a graph file nor"),
+    (["predict", "broken.py"], "name its function that returns the workload, as broken.py:workload"),
     (["capture", "x.py:workload", "-o", "no/such/folder/g.json"], "make it first"),
     (["capture", "broken.py"], "path/to/file.py:name"),
 ]
 
 FAILURES = [
     (["predict", "missing.json"], "cannot read missing.json: No such file"),
-    (["predict", "cut.json"], "is not JSON"),
+    (["predict", "cut.json"], "cut.json is no graph: $: is not JSON"),
     (["predict", "cut.json.xz"], "ends early"),
     (["predict", "other.json"], "$.schema: is 7; allowed: 1"),
     (

@@ -64,5 +64,6 @@ def test_a_file_that_is_no_graph_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(GraphFileError, match="No such file"):
         read_graph(tmp_path / "missing.json")
     (tmp_path / "g.json").write_bytes(b"[]")
-    with pytest.raises(SpecError):
+    with pytest.raises(GraphFileError, match=r"g\.json is no graph: \$") as raised:
         read_graph(tmp_path / "g.json")
+    assert isinstance(raised.value.__cause__, SpecError)
