@@ -19,50 +19,89 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.optim import optimizer as optimizers
 
 aten = torch.ops.aten
-_HOLDS = "_peakcast_holds"
+_HOLDS = "_peakcast_holds"  # the answer to a bool that is known
+_DRAWN = "_peakcast_drawn"  # a scalar that a random generator drew
 
 
 class Guesses:
-    """Counts what had to be guessed about the data: such a trace is never better than extrapolating."""
+    """Answers what code asks about the data, and counts the answers that may turn out otherwise."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.conditions = 0
+        self.integers = 0
+        self.sizes = 0
         self.in_optimizer = False
+
+    def as_text(self) -> dict[str, str]:
+        """Return the counts as `captured_with` entries; what was never guessed is left out."""
+        counts = {
+            "guessed_conditions": self.conditions,
+            "guessed_integers": self.integers,
+            "guessed_sizes": self.sizes,
+        }
+        return {name: str(count) for name, count in counts.items() if count}
 
     def scalar(self, func: Any, tensor: torch.Tensor) -> Any:
         """Answer `.item()`: zero, and false unless it asks whether all of something holds, or a count is full.
 
         A GradScaler then finds no overflow and takes its step, LayerDrop drops no layer, a mask masks nothing.
         What an optimizer reads is its step counter or a norm to compute with: that decides nothing, and is not zero.
+        A float is for a log or a factor, hardly ever for a size or a branch: it is no guess.
         """
-        if self.in_optimizer and tensor.dtype.is_floating_point:
-            return 1.0
-        self.count += 1
+        if tensor.dtype.is_floating_point:
+            return 1.0 if self.in_optimizer else 0.0
         if tensor.dtype is torch.bool:
-            return getattr(tensor, _HOLDS, False)
-        return 0.0 if tensor.dtype.is_floating_point else 0
+            known = getattr(tensor, _HOLDS, None)
+            self.conditions += known is None
+            return bool(known)
+        self.integers += 1
+        return 0
 
     def all_of(self, func: Any, tensor: torch.Tensor) -> torch.Tensor:
         """Mark the result of `all()`, for `scalar`."""
-        result = tensor.new_empty((), dtype=torch.bool)
-        setattr(result, _HOLDS, True)
-        return result
+        return _known(tensor, holds=True)
+
+    def any_of(self, func: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """Mark the result of `any()`, for `scalar`."""
+        return _known(tensor, holds=False)
 
     def equal(self, func: Any, tensor: torch.Tensor, other: Any) -> Any:
         """Mark a scalar that was compared for equality (`mask.sum() == mask.numel()`), for `scalar`."""
         if tensor.dim() or (isinstance(other, torch.Tensor) and other.dim()):
             return NotImplemented
-        return self.all_of(func, tensor)
+        return _known(tensor, holds=True)
+
+    def drawn(self, func: Any, size: Any, **options: Any) -> Any:
+        """Mark a scalar that is drawn (`torch.rand([])`), for `compared`."""
+        if size:
+            return NotImplemented
+        result = torch.empty((), **options)
+        setattr(result, _DRAWN, True)
+        return result
+
+    def compared(self, func: Any, tensor: torch.Tensor, other: Any) -> Any:
+        """Mark a drawn scalar that was compared with a probability, for `scalar`: the layer is not dropped."""
+        if tensor.dim() or (isinstance(other, torch.Tensor) and other.dim()):
+            return NotImplemented
+        is_draw = getattr(tensor, _DRAWN, False) or getattr(other, _DRAWN, False)
+        return _known(tensor, holds=False) if is_draw else NotImplemented
 
     def nonzero(self, func: Any, tensor: torch.Tensor) -> torch.Tensor:
         """Answer `nonzero` as if every element were: the upper bound."""
-        self.count += 1
+        self.sizes += 1
         return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
 
     def masked_select(self, func: Any, tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Answer `masked_select` as if the mask kept everything."""
-        self.count += 1
+        self.sizes += 1
         return tensor.new_empty((torch.broadcast_shapes(tensor.shape, mask.shape).numel(),))
+
+
+def _known(tensor: torch.Tensor, *, holds: bool) -> torch.Tensor:
+    # Not `new_empty`: of a constant it would be a constant with a value of its own.
+    result = torch.empty((), dtype=torch.bool, device=tensor.device)
+    setattr(result, _HOLDS, holds)
+    return result
 
 
 def new_fake_mode() -> FakeTensorMode:
@@ -83,11 +122,16 @@ def whole_steps_on_fake_tensors() -> Iterator[Guesses]:
     answers: dict[Any, Callable[..., Any]] = {
         aten._local_scalar_dense.default: guesses.scalar,
         aten.all.default: guesses.all_of,
+        aten.any.default: guesses.any_of,
+        aten.rand.default: guesses.drawn,
         aten.eq.Scalar: guesses.equal,
         aten.eq.Tensor: guesses.equal,
         aten.nonzero.default: guesses.nonzero,
         aten.masked_select.default: guesses.masked_select,
     }
+    for name in ("lt", "gt", "le", "ge"):
+        packet = getattr(aten, name)
+        answers |= {packet.Scalar: guesses.compared, packet.Tensor: guesses.compared}
     originals = {func: table.get(func) for func in answers}
     for func, answer in answers.items():
         table[func] = _or_guess(originals[func], answer)

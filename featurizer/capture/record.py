@@ -55,9 +55,7 @@ def record(
                 progress(plan)
             recording = _record_step(workload, plan, others, facts, device)
             traces[parse_plan(plan).name] = build_trace(recording, tables, stands_for_gpu=device.type)
-    captured_with = {"traced_on": traced_on, **versions(), **facts.as_text()}
-    if guesses.count:
-        captured_with["data_dependent"] = str(guesses.count)
+    captured_with = {"traced_on": traced_on, **versions(), **facts.as_text(), **guesses.as_text()}
     return GraphSpec(
         ops=tables.ops.names(),
         dtypes=tables.dtypes.names(),
