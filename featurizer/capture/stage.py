@@ -110,22 +110,29 @@ def _holds(value: Any, kind: type) -> bool:
 
 
 def _swap_optimizer(optimizer: torch.optim.Optimizer, swap: _Swap) -> Callable[[], None]:
-    groups_before = [group["params"] for group in optimizer.param_groups]
+    groups_before = [dict(group) for group in optimizer.param_groups]
     state_before = dict(optimizer.state)
     for group in optimizer.param_groups:
+        # A learning rate may be a tensor, and a scheduler writes to it: the step works on a copy.
+        group.update({name: _own(value, swap) for name, value in group.items() if name != "params"})
         group["params"] = [swap(parameter) for parameter in group["params"]]
     optimizer.state.clear()
     for parameter, state in state_before.items():
-        # "step" counters stay on the CPU, and real: optimizers read them.
-        optimizer.state[swap(parameter)] = {
-            name: swap(value) if isinstance(value, torch.Tensor) and value.dim() else value
-            for name, value in state.items()
-        }
+        optimizer.state[swap(parameter)] = {name: _own(value, swap) for name, value in state.items()}
 
     def undo() -> None:
-        for group, parameters in zip(optimizer.param_groups, groups_before, strict=True):
-            group["params"] = parameters
+        for group, before in zip(optimizer.param_groups, groups_before, strict=True):
+            group.clear()
+            group.update(before)
         optimizer.state.clear()
         optimizer.state.update(state_before)
 
     return undo
+
+
+def _own(value: Any, swap: _Swap) -> Any:
+    """Swap a tensor; a scalar on the CPU ("step") is copied and stays real: optimizers read it, and count on in it."""
+    is_counter = isinstance(value, torch.Tensor) and not value.dim() and value.device.type == "cpu"
+    if is_counter and not isinstance(value, FakeTensor):
+        return value.detach().clone()
+    return value if is_counter else swap(value)

@@ -8,6 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from peakcast import Workload
+from peakcast.featurizer.capture.fake_step import whole_steps_on_fake_tensors
 from peakcast.featurizer.capture.stage import build_on_fake_tensors, placed
 
 CPU = torch.device("cpu")
@@ -78,6 +79,28 @@ def test_everything_is_restored() -> None:
     assert all(torch.equal(one, other) for one, other in zip(values, after, strict=True))
     assert workload.inputs is inputs
     assert (set(vars(model)), list(model.state_dict())) == (names, keys)
+
+
+def test_the_optimizer_is_as_it_was() -> None:
+    """A step inside moves neither its counters nor its learning rate, be it a number or a tensor."""
+    workload = _workload()
+    optimizer = workload.optimizer
+    assert optimizer is not None
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))], "lr": torch.tensor(0.5), "foreach": False})
+    counters = [state["step"] for state in optimizer.state.values()]
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with placed(workload, mode, CPU), whole_steps_on_fake_tensors(), mode:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] = 7.0
+        optimizer.param_groups[0]["initial_lr"] = 7.0
+        optimizer.param_groups[1]["lr"].mul_(2)
+    assert all(state["step"] is counter for state, counter in zip(optimizer.state.values(), counters, strict=True))
+    assert [float(counter) for counter in counters] == [1.0] * 3
+    assert [float(group["lr"]) for group in optimizer.param_groups] == [1e-3, 0.5]
+    assert "initial_lr" not in optimizer.param_groups[0]
 
 
 def test_restored_after_an_error_and_without_caches() -> None:
