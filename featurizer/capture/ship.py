@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -50,7 +53,30 @@ def pack(workload: Workload) -> bytes:
     return buffer.getvalue()
 
 
-def unpack(data: bytes) -> Workload:
-    """Rebuild a workload in the current fake mode. Only for data that a parent process packed itself."""
-    workload: Workload = cloudpickle.loads(data)
+def unpack(data: bytes, main: ModuleType | None = None) -> Workload:
+    """Rebuild a workload in the current fake mode. Only for data that a parent process packed itself.
+
+    Args:
+        main: takes the globals of functions that were defined in the parent's `__main__`. Dynamo looks globals up in
+            the module that a function names; cloudpickle gives such functions a bare dict.
+    """
+    with _globals_in(main) if main is not None else contextlib.nullcontext():
+        workload: Workload = cloudpickle.loads(data)
     return workload
+
+
+@contextlib.contextmanager
+def _globals_in(main: ModuleType) -> Iterator[None]:
+    original = cloudpickle.cloudpickle._make_function
+
+    def make_function(code: Any, globals_: dict[str, Any], *rest: Any) -> Any:
+        if globals_.get("__name__") == "__main__":
+            vars(main).update(globals_)
+            globals_ = vars(main)
+        return original(code, globals_, *rest)
+
+    cloudpickle.cloudpickle._make_function = make_function
+    try:
+        yield
+    finally:
+        cloudpickle.cloudpickle._make_function = original

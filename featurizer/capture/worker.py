@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from peakcast.featurizer.capture import shim
@@ -111,7 +112,9 @@ def _factory(request: dict[str, Any]) -> Callable[[], Any]:
         def shipped() -> Any:
             from peakcast.featurizer.capture.ship import unpack
 
-            return unpack(data)
+            # This module was "__main__" so far; here the name means the parent's script.
+            sys.modules["__main__"] = main = ModuleType("__main__")
+            return unpack(data, main)
 
         return shipped
     from peakcast.featurizer.capture.target import load_target

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,3 +68,28 @@ def test_what_cannot_travel_raises() -> None:
     model.lock = threading.Lock()  # type: ignore[assignment]
     with pytest.raises(TypeError, match="lock"):
         pack(Workload(model, torch.ones(1, 2)))
+
+
+SCRIPT = """
+import torch
+from torch import nn
+import peakcast
+calls, factor = [], 3.0
+def hook(module, args, output):
+    calls.append(1)
+    return output * factor
+model = nn.Sequential(nn.Linear(4, 4))
+model[0].register_forward_hook(hook)
+spec = peakcast.capture(model, torch.ones(2, 4), plans=["inductor"])
+print(spec.captured_with["traced_on"], [spec.ops[op] for op in spec.traces["inductor"].op], calls)
+"""
+
+
+def test_globals_of_a_script_are_found_by_the_compiler(tmp_path: Path) -> None:
+    """A hook defined in a script reads and changes the script's globals, as they are in the other process."""
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "aten.mul.Tensor" in done.stdout
+    assert done.stdout.strip().endswith(" []")  # the call was not made here
