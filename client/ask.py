@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from peakcast.client.facts import run_of, with_lines
+from peakcast.client.facts import with_lines
 from peakcast.featurizer.plans import parse_plan
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
+from peakcast.models.asked import settled_run
 
 if TYPE_CHECKING:
     from peakcast.models.prediction import Prediction
@@ -34,7 +35,8 @@ def predict(
         spec: the captured graph.
         device_memory_bytes: memory of the card; takes the place of `device.total_bytes`.
         device: the card; default: the current CUDA device where torch is loaded and sees one, else an empty H200.
-        run: how the step is run; default: as it was captured.
+        run: the run that the graph was captured from; each field left out: as the graph says. A task that the graph
+            rules out is refused; another contradiction makes the answer `unknown`.
         plans: names as in `peakcast.featurizer.plans`; default: those the graph has traces of.
         risk: how often the true peak may exceed the upper bound.
         server: URL of a service; default: predict in this process.
@@ -52,7 +54,7 @@ def predict(
     device = device or _current_device()
     if device_memory_bytes is not None:
         device = DeviceSpec.model_validate({**device.model_dump(), "total_bytes": device_memory_bytes})
-    run = run or run_of(spec)
+    run = settled_run(spec, run)
     if server is not None:
         from peakcast.client.http import Asker
 

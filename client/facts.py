@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from peakcast.featurizer.run import RunSpec
+from peakcast.models.asked import run_of
 
 if TYPE_CHECKING:
     from peakcast.featurizer.spec import GraphSpec
     from peakcast.models.prediction import Prediction
 
-# Fields of RunSpec that capture notes in `captured_with`.
-_CAPTURED: Final = ("task", "optimizer", "implementation", "autocast")
-
-
-def run_of(spec: GraphSpec) -> RunSpec:
-    """Return the run that the graph was captured from; what it does not say has RunSpec's defaults.
-
-    Raises:
-        pydantic.ValidationError: if `captured_with` holds a value that RunSpec does not allow.
-    """
-    return RunSpec.model_validate({key: spec.captured_with[key] for key in _CAPTURED if spec.captured_with.get(key)})
+__all__ = ["run_of", "with_lines"]
 
 
 def with_lines(prediction: Prediction, spec: GraphSpec) -> Prediction:

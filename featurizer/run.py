@@ -14,7 +14,7 @@ class _Wire(BaseModel):
 
 
 class RunSpec(_Wire):
-    """How the step is run. Defaults are what capture fills in for a plain training step."""
+    """The run that a graph was captured from. A prediction takes fields that are left out from the graph."""
 
     task: Literal["training", "inference"] = "training"
     optimizer: str | None = Field(default=None, max_length=64)  # class name, e.g. "AdamW"

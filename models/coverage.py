@@ -15,6 +15,7 @@ from peakcast.featurizer.spec import GraphSpec, walk
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU, GRADIENT
 from peakcast.featurizer.workspace import generation_of
+from peakcast.models.asked import contradictions, guessed
 from peakcast.models.decision import is_compiled, plan_kind
 from peakcast.models.prediction import Confidence
 
@@ -31,6 +32,17 @@ DATA_DEPENDENT = frozenset(
         "bincount",
     )
 )
+# What PyTorch itself registers ops under. Anything else is somebody's own kernel, whose scratch nobody told.
+PYTORCH_NAMESPACES = frozenset(
+    (
+        *("aten", "prims", "higher_order", "profiler", "inductor", "inductor_prims", "rngprims", "debugprims"),
+        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "symm_mem"),
+        *("quantized", "_quantized", "quantization", "quantized_decomposed", "sparse", "export", "_native"),
+        *("mkl", "mkldnn", "mkldnn_prepacked", "onednn", "static_runtime", "debug_mode_ops"),
+    )
+)
+# What a step takes where a kernel of unknown scratch runs is anybody's guess: this often the step without fusion.
+OPAQUE_FACTOR = 2
 # Of an op never measured the simulation still knows the outputs, not the scratch. Below 1 % of the bytes written such
 # scratch is lost in the noise; above 10 % the peak may be the scratch's.
 MINOR_SHARE = 0.01
@@ -65,6 +77,9 @@ class Facts:
     written_bytes: int
     gradients_bytes: int
     unfused_bytes: int  # the step's peak if nothing is fused or reused in place, the prior's workspaces on top
+    guessed_values: int = 0  # conditions and integers of the data that capture guessed: other nodes may run
+    guessed_sizes: int = 0  # sizes of the data that capture guessed
+    contradictions: tuple[str, ...] = ()  # where the run says otherwise than the graph, in words
 
 
 def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: DeviceSpec) -> Facts:
@@ -95,6 +110,9 @@ def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: Dev
         written_bytes=int(total_bytes),
         gradients_bytes=int(trace.storages.bytes[trace.storages.role == GRADIENT].sum()),
         unfused_bytes=unfused_bytes(trace) + prior.workspace_bytes,
+        guessed_values=guessed(captured, "conditions", "integers"),
+        guessed_sizes=guessed(captured, "sizes"),
+        contradictions=contradictions(spec, trace, run),
     )
 
 
@@ -185,15 +203,21 @@ class Coverage:
         """Return a bound that asks nothing of what was learned.
 
         Nothing is fused; ops never measured keep what they write and take as much scratch; among ranks that were not
-        measured there is a second copy of the gradients, as in the buckets of DDP.
+        measured there is a second copy of the gradients, as in the buckets of DDP. Where an op is opaque, all of
+        that twice.
         """
         unseen_bytes = 2 * sum(self.unseen(facts).values()) * facts.written_bytes
         copies = facts.gradients_bytes if facts.world_size not in self.world_sizes else 0
-        return facts.unfused_bytes + int(unseen_bytes) + copies
+        factor = OPAQUE_FACTOR if self.opaque(facts) else 1
+        return factor * (facts.unfused_bytes + int(unseen_bytes) + copies)
+
+    def opaque(self, facts: Facts) -> tuple[str, ...]:
+        """Return the ops never measured and not PyTorch's own: no bound holds for a plan that runs one."""
+        return tuple(sorted(op for op in self.unseen(facts) if op.split(".")[0] not in PYTORCH_NAMESPACES))
 
     def _unknown_ops(self, facts: Facts) -> list[str]:
         unseen = self.unseen(facts)
-        foreign = sorted(op for op in unseen if not op.startswith(("aten.", "prims.", "c10d")))
+        foreign = self.opaque(facts)
         found = [f"op never measured and not PyTorch's own: {', '.join(foreign[:5])}"] if foreign else []
         share = sum(share for op, share in unseen.items() if op not in foreign)
         if share > MAJOR_SHARE:
@@ -207,13 +231,19 @@ class Coverage:
         found = []
         if MINOR_SHARE < share <= MAJOR_SHARE:
             found.append(f"ops never measured write {share:.1%} of the bytes: {', '.join(sorted(unseen)[:5])}")
-        guessed = sorted(op for op in facts.op_share if _stem(op) in DATA_DEPENDENT)
-        if guessed:
-            found.append(f"sizes depend on the data: {', '.join(guessed[:5])}")
+        dependent = sorted(op for op in facts.op_share if _stem(op) in DATA_DEPENDENT)
+        if dependent:
+            found.append(f"sizes depend on the data: {', '.join(dependent[:5])}")
+        if facts.guessed_sizes:
+            sizes = _counted(facts.guessed_sizes, "size")
+            found.append(f"{sizes} guessed, for they depend on the data: the step may take more")
         return found
 
     def _unknown_regime(self, facts: Facts) -> list[str]:
-        found = []
+        found = list(facts.contradictions)
+        if facts.guessed_values:
+            values = _counted(facts.guessed_values, "value")
+            found.append(f"the step branches on {values} guessed: it may run more than was traced")
         foreign = sorted(dtype for dtype in facts.dtypes if dtype not in DTYPE_BYTES)
         if foreign:
             found.append(f"dtype of unknown size: {', '.join(foreign)}")
@@ -253,12 +283,11 @@ class Coverage:
         known = self.plan_tasks.get(_plan_task(facts))
         if known is None:
             return [f"plan {facts.plan_kind} was not measured for {facts.task}"]
-        low_nodes, high_nodes, low_prior, high_prior = known
+        _, high_nodes, low_prior, high_prior = known
         found = []
-        if not low_nodes - OCTAVES <= facts.log2_nodes <= high_nodes + OCTAVES:
-            found.append(
-                f"{2**facts.log2_nodes - 1:.0f} nodes; {2**low_nodes - 1:.0f} to {2**high_nodes - 1:.0f} were measured"
-            )
+        # Few nodes are no doubt: the fewer there are, the less the simulation can miss.
+        if facts.log2_nodes > high_nodes + OCTAVES:
+            found.append(f"{2**facts.log2_nodes - 1:.0f} nodes; up to {2**high_nodes - 1:.0f} were measured")
         if not low_prior - OCTAVES <= facts.log2_prior <= high_prior + OCTAVES:
             sizes = [f"{2 ** (log2 - 30):.2f}" for log2 in (facts.log2_prior, low_prior, high_prior)]
             found.append(f"{sizes[0]} GiB; {sizes[1]} to {sizes[2]} were measured")
@@ -267,6 +296,10 @@ class Coverage:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values for `Coverage(**values)`."""
         return {name: value for name, value in asdict(self).items() if name != "_ops"}
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"1 {noun} that was" if count == 1 else f"{count} {noun}s that were"
 
 
 def _plan_task(facts: Facts) -> str:

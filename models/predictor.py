@@ -20,6 +20,7 @@ from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.artefact import Manifest, read_artefact
+from peakcast.models.asked import check_trace, settled_run
 from peakcast.models.blend import Blend
 from peakcast.models.calibration import Calibration
 from peakcast.models.coverage import Coverage
@@ -50,6 +51,7 @@ class Forecast:
     upper_PQ: Floats
     confidence: tuple[Confidence, ...]
     doubts: tuple[tuple[str, ...], ...]
+    opaque: tuple[tuple[str, ...], ...]  # each plan's operators of unknown memory: no bound holds where there is one
     extended: tuple[bool, ...]  # the bound of `required` rests on the tail assumption, not on the data alone
 
 
@@ -83,15 +85,20 @@ class Predictor:
     ) -> Prediction:
         """Predict the peaks of a graph under `plans` (default: those it has traces of) and decide among them.
 
+        What `run` leaves out is as the graph was captured.
+
         Raises:
-            ValueError: if `risk` is not strictly between 0 and 1, or no plan is asked for.
+            ValueError: if `risk` is not strictly between 0 and 1, no plan is asked for, a trace has no nodes, or the
+                run contradicts the traces (RunMismatchError).
         """
         started = time.perf_counter()
-        run, device = run or RunSpec(), device or DeviceSpec()
+        run, device = settled_run(spec, run), device or DeviceSpec()
         names = list(dict.fromkeys(plans if plans is not None else spec.traces))
         if not names:
             raise ValueError("no plan to predict: give plans, or a graph with at least one trace")
         priors: list[Prior] = [simulate(spec, name, run, device) for name in names]
+        for trace_plan in {prior.trace_plan: None for prior in priors}:
+            check_trace(spec, trace_plan, run)
         examples = [make_example(spec, name, prior, run, device) for name, prior in zip(names, priors, strict=True)]
         forecast = self.forecast(examples, risk)
         return build_prediction(
@@ -131,6 +138,7 @@ class Predictor:
             upper_PQ=ordered(np.maximum(upper, expected), examples),
             confidence=tuple(confidence for confidence, _ in judged),
             doubts=tuple(doubts for _, doubts in judged),
+            opaque=tuple(self.coverage.opaque(example.facts) for example in examples),
             extended=tuple(extended),
         )
 

@@ -33,6 +33,7 @@ def build_prediction(
     """Build the reply for one graph. `started` is `time.perf_counter()` of when the question came."""
     context = priors[0].overhead_bytes
     room_bytes = available_bytes(device, context)
+    opaque = dict(zip(names, forecast.opaque, strict=True))
     plans = []
     for row, (name, prior) in enumerate(zip(names, priors, strict=True)):
         quantities = {
@@ -48,7 +49,7 @@ def build_prediction(
                 **quantities,
                 device=_on_device(quantities, context),
                 phase=PHASES[prior.peak_phase],
-                fits=quantities["required"].upper_bytes <= room_bytes,
+                fits=not opaque[name] and quantities["required"].upper_bytes <= room_bytes,
                 confidence=forecast.confidence[row],
                 doubts=forecast.doubts[row],
             )
@@ -58,7 +59,7 @@ def build_prediction(
         graph_id=spec.graph_id,
         risk=risk,
         plans=tuple(plans),
-        decision=decide(plans, room_bytes=room_bytes, risk=risk, speeds=speeds),
+        decision=decide(plans, room_bytes=room_bytes, risk=risk, speeds=speeds, opaque=opaque),
         explanation=explain(priors[0]),
         elapsed_ms=round((time.perf_counter() - started) * 1e3, 3),
     )

@@ -7,9 +7,10 @@ from collections.abc import Hashable
 
 from pydantic import ValidationError
 
-from peakcast.client.facts import run_of, with_lines
+from peakcast.client.facts import with_lines
 from peakcast.featurizer.limits import Limits, SpecError
 from peakcast.featurizer.spec import GraphSpec
+from peakcast.models.asked import RunMismatchError, settled_run
 from peakcast.models.prediction import Prediction
 from peakcast.models.predictor import Predictor
 from peakcast.service.body import parse_json
@@ -54,7 +55,7 @@ class Answers:
         """Return the reply, predicting where needed.
 
         Raises:
-            ServiceError: GRAPH_UNKNOWN or INVALID_GRAPH.
+            ServiceError: GRAPH_UNKNOWN, INVALID_GRAPH, or INVALID_REQUEST where the run contradicts the graph.
         """
         started = time.perf_counter()
         spec = None if asked.graph is None else self._validated(asked.graph)
@@ -74,10 +75,7 @@ class Answers:
         try:
             return GraphSpec.from_json(document, self._limits)  # type: ignore[arg-type]  # it says so itself
         except SpecError as error:
-            path = "graph" + error.path.removeprefix("$")
-            raise ServiceError(
-                ErrorCode.INVALID_GRAPH, f"{path}: {error.problem}", path=path, reason=error.code
-            ) from None
+            raise _invalid_graph(error) from None
 
     def _held(self, query: PredictQuery) -> HeldGraph:
         assert query.graph_id is not None
@@ -91,10 +89,19 @@ class Answers:
 
     def _predict(self, held: HeldGraph, query: PredictQuery) -> Prediction:
         try:
-            run = query.run or run_of(held.spec)
+            run = settled_run(held.spec, query.run)
         except ValidationError as error:
             raise invalid(ErrorCode.INVALID_GRAPH, error, "graph.captured_with") from None
-        return self._predictor.predict(held.spec, run=run, device=query.device, plans=query.plans, risk=query.risk)
+        try:
+            return self._predictor.predict(held.spec, run=run, device=query.device, plans=query.plans, risk=query.risk)
+        except RunMismatchError as error:
+            if query.run is None:
+                path, code = "graph.captured_with", ErrorCode.INVALID_GRAPH
+            else:
+                path, code = "run.task", ErrorCode.INVALID_REQUEST
+            raise ServiceError(code, f"{path}: {error}", path=path, reason="inconsistent") from None
+        except SpecError as error:
+            raise _invalid_graph(error) from None
 
     def _reply(self, answer: Prediction, started: float) -> bytes:
         self._metrics.decisions.labels(answer.decision.action).inc()
@@ -105,4 +112,11 @@ class Answers:
 
 
 def _question(query: PredictQuery) -> Hashable:
-    return (query.run, query.device, query.plans, query.risk)
+    # A field left out is as captured, a default that was sent is meant: equal runs, but not the same question.
+    given = None if query.run is None else frozenset(query.run.model_fields_set)
+    return (query.run, given, query.device, query.plans, query.risk)
+
+
+def _invalid_graph(error: SpecError) -> ServiceError:
+    path = "graph" + error.path.removeprefix("$")
+    return ServiceError(ErrorCode.INVALID_GRAPH, f"{path}: {error.problem}", path=path, reason=error.code)

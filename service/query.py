@@ -37,7 +37,9 @@ class PredictQuery(BaseModel):
         max_length=64,
         description="with graph_id: the graph's own; a held graph captured otherwise is not the one asked for",
     )
-    run: RunSpec | None = Field(default=None, description="how the step is run; left out: as the graph was captured")
+    run: RunSpec | None = Field(
+        default=None, description="the run the graph was captured from; each field left out: as it says"
+    )
     device: DeviceSpec = Field(default_factory=DeviceSpec, description="the card; left out: an empty H200")
     plans: tuple[PlanName, ...] | None = Field(
         default=None,

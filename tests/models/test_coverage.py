@@ -36,6 +36,7 @@ def test_what_was_measured_is_in_distribution(coverage: Coverage) -> None:
         ({"torch": "2.99"}, "2.99"),
         ({"traced_on": "cpu"}, "as the CPU runs it"),
         ({"log2_nodes": 12.0}, "nodes"),
+        ({"guessed_sizes": 2}, "2 sizes that were guessed"),
         ({"log2_prior": 38.0}, "256.00 GiB"),
         ({"task": "inference"}, "inference"),
         ({"accumulates": True}, "accumulation"),
@@ -55,6 +56,8 @@ def test_beyond_what_was_measured_is_extrapolating(coverage: Coverage, changed: 
         ({"op_share": {"aten.mm.default": 1.0, "mylib.attend.default": 0.0}}, "mylib.attend"),
         ({"op_share": {"aten.mm.default": 0.7, "aten.fold.default": 0.3}}, "write 30% of the bytes"),
         ({"dtypes": frozenset({"float4"})}, "float4"),
+        ({"guessed_values": 3, "guessed_sizes": 1}, "branches on 3 values that were guessed"),
+        ({"contradictions": ("the run says optimizer SGD",)}, "the run says optimizer SGD"),
         ({"world_size": 8}, "8 ranks"),
         ({"plan_kind": "inductor", "trace_plan": "eager", "derived": True}, "says little about it"),
         ({"plan_kind": "eager:checkpoint", "derived": True}, "was not measured"),
@@ -69,8 +72,34 @@ def test_what_nothing_is_known_of_is_unknown(coverage: Coverage, changed: dict[s
 
 def test_cautious_bound_counts_scratch_of_unseen_ops(coverage: Coverage) -> None:
     """Unfused the step takes 8 GiB; an unseen op that writes half of 2 GiB may keep it and take 1 GiB of scratch."""
-    facts = make_facts(op_share={"aten.mm.default": 0.5, "mylib.attend.default": 0.5})
+    facts = make_facts(op_share={"aten.mm.default": 0.5, "aten.fold.default": 0.5})
     assert coverage.cautious_bytes(facts) == (8 + 2) << 30
+
+
+def test_cautious_bound_is_doubled_where_an_op_is_opaque(coverage: Coverage) -> None:
+    """The same share written by an op that is not PyTorch's own: twice the 10 GiB."""
+    facts = make_facts(op_share={"aten.mm.default": 0.5, "mylib.attend.default": 0.5})
+    assert coverage.opaque(facts) == ("mylib.attend.default",)
+    assert coverage.cautious_bytes(facts) == 20 << 30
+
+
+@pytest.mark.parametrize("op", ["higher_order.cond", "profiler._record_function_exit._RecordFunction", "prims.iota.x"])
+def test_pytorchs_own_ops_are_not_opaque(coverage: Coverage, op: str) -> None:
+    """Whatever PyTorch registers itself is its own, higher-order operators too: unmeasured, with a share of nothing."""
+    facts = make_facts(op_share={"aten.mm.default": 1.0, op: 0.0})
+    assert coverage.opaque(facts) == ()
+    assert coverage.judge(facts) == ("in_distribution", ())
+
+
+def test_a_look_alike_of_a_namespace_is_opaque(coverage: Coverage) -> None:
+    """`c10d` is PyTorch's, `c10dx` is not."""
+    assert coverage.opaque(make_facts(op_share={"c10dx.send.default": 0.0})) == ("c10dx.send.default",)
+
+
+def test_few_nodes_are_no_doubt(coverage: Coverage) -> None:
+    """13 nodes of a size that was measured are covered; of a size that was not, the bytes say so."""
+    assert coverage.judge(make_facts(log2_nodes=3.8)) == ("in_distribution", ())
+    assert "GiB" in coverage.judge(make_facts(log2_nodes=3.8, log2_prior=10.0))[1][0]
 
 
 def test_survives_json(coverage: Coverage) -> None:

@@ -85,3 +85,24 @@ def test_no_plans_is_a_refusal() -> None:
 def test_unknown_plan_kind_is_tried_last(name: str) -> None:
     """A plan of which no speed is known comes after those that are known."""
     assert speed_of("novel", {}) < speed_of(name, {})
+
+
+def test_an_operator_of_unknown_memory_is_never_said_to_fit() -> None:
+    """With all the room there is, plans that run such an operator are refused, and it is named."""
+    opaque = {"eager": ("mylib.attend.default",), "inductor": ("mylib.attend.default",)}
+    plans = [make_plan("eager", 1, 2), make_plan("inductor", 1, 2)]
+    decision = decide(plans, room_bytes=900 * GIB, risk=0.01, opaque=opaque)
+    assert (decision.action, decision.plan) == ("refuse", None)
+    assert "an operator of unknown memory: mylib.attend.default (eager, inductor)" in decision.reason
+
+
+def test_a_plan_without_the_unknown_operator_is_still_taken() -> None:
+    """Only the compiled plan calls it: eager is the answer, and the reason says what was not judged."""
+    plans = [make_plan("eager", 1, 2), make_plan("inductor", 1, 1)]
+    opaque = {"eager": (), "inductor": ("mylib.attend.default",)}
+    decision = decide(plans, room_bytes=3 * GIB, risk=0.01, opaque=opaque)
+    assert (decision.action, decision.plan) == ("fall_back", "eager")
+    assert "not judged: an operator of unknown memory: mylib.attend.default (inductor)" in decision.reason
+    refused = decide(plans, room_bytes=GIB, risk=0.01, opaque=opaque)
+    assert "the smallest, eager" in refused.reason
+    assert "not judged" in refused.reason

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from samples import make_dataset
 from strategies import graph_specs
 
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
+from peakcast.featurizer.vocabulary import BACKWARD
 from peakcast.models.coverage import unfused_bytes
 from peakcast.models.predictor import Predictor
 from peakcast.training.fit import FitSettings, fit_pair
@@ -34,6 +35,9 @@ def pair() -> Predictor:
 def test_any_graph_is_answered(pair: Predictor, spec: GraphSpec, plans: list[str], task: str, risk: float) -> None:
     """Every plan asked for is there; bounds are above expectations, reserved above allocated, device above both."""
     run = RunSpec.model_validate({"task": task})
+    traces = spec.traces.values()
+    # A graph that captured nothing, or a training step asked about as inference, is refused (test_asked.py).
+    assume(all(len(trace) and (task == "training" or not (trace.phase == BACKWARD).any()) for trace in traces))
     answer = pair.predict(spec, run=run, device=DeviceSpec(total_bytes=80 << 30), plans=plans, risk=risk)
     assert [plan.plan for plan in answer.plans] == plans
     assert answer.graph_id == spec.graph_id
@@ -52,11 +56,13 @@ def test_any_graph_is_answered(pair: Predictor, spec: GraphSpec, plans: list[str
 @given(spec=graph_specs())
 def test_foreign_op_is_unknown(pair: Predictor, spec: GraphSpec) -> None:
     """A trace with an op not of PyTorch is `unknown`, and its bound no smaller than the step without fusion."""
+    assume(all(len(trace) for trace in spec.traces.values()))
     for plan in pair.predict(spec, risk=0.05).plans:
         trace = spec.traces[plan.plan]
         if any(spec.ops[op].startswith("mylib.") for op in trace.op.tolist()):
             assert plan.confidence == "unknown"
-            assert plan.required.upper_bytes >= unfused_bytes(trace)
+            assert plan.required.upper_bytes >= 2 * unfused_bytes(trace)
+            assert not plan.fits
 
 
 @given(spec=graph_specs(max_nodes=2))
