@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from peakcast.client.facts import with_lines
 from peakcast.featurizer.plans import parse_plan
-from peakcast.featurizer.run import DeviceSpec, RunSpec
+from peakcast.featurizer.run import LARGEST_RISK, LEAST_RISK, DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.models.asked import settled_run
 
@@ -38,16 +38,22 @@ def predict(
         run: the run that the graph was captured from; each field left out: as the graph says. A task that the graph
             rules out is refused; another contradiction makes the answer `unknown`.
         plans: names as in `peakcast.featurizer.plans`; default: those the graph has traces of.
-        risk: how often the true peak may exceed the upper bound.
+        risk: how often the true peak may exceed the upper bound, 0.0001 to 0.5.
         server: URL of a service; default: predict in this process.
         token: bearer token for the server; default: the environment's PEAKCAST_TOKEN.
         timeout_seconds: bounds everything that is asked of the server, retries included.
 
     Raises:
-        ValueError: for a plan, risk or server that cannot be.
+        ValueError: for a plan, risk, run, card or server that cannot be.
+        TypeError: for a spec that is no GraphSpec, or an argument of another type than it says here.
         AskError: where a server was asked and gave no prediction; ServerError and ServerUnreachableError say more.
         ArtefactError: in-process, if the shipped model is missing or was altered.
     """
+    _check_types(spec, run, device, risk)
+    if not LEAST_RISK <= risk <= LARGEST_RISK:
+        raise ValueError(f"risk must be from {LEAST_RISK:g} to {LARGEST_RISK:g}, got {risk!r}")
+    if isinstance(plans, str):
+        raise TypeError(f"plans must be a list of names such as ['eager', 'inductor'], got the text {plans!r}")
     if plans is not None:
         for plan in plans:
             parse_plan(plan)
@@ -66,6 +72,25 @@ def predict(
     from peakcast.models.predictor import Predictor
 
     return with_lines(Predictor.load().predict(spec, run=run, device=device, plans=plans, risk=risk), spec)
+
+
+def _check_types(spec: object, run: object, device: object, risk: object) -> None:
+    if not isinstance(spec, GraphSpec):
+        raise TypeError(
+            f"spec must be a peakcast.GraphSpec, got {_kind(spec)}: peakcast.capture(model, inputs, ...) makes one, "
+            "GraphSpec.from_json reads one"
+        )
+    if run is not None and not isinstance(run, RunSpec):
+        raise TypeError(f"run must be a peakcast.RunSpec or None, got {_kind(run)}")
+    if device is not None and not isinstance(device, DeviceSpec):
+        raise TypeError(f"device must be a peakcast.DeviceSpec or None, got {_kind(device)}")
+    if isinstance(risk, bool) or not isinstance(risk, int | float):
+        raise TypeError(f"risk must be a number from {LEAST_RISK:g} to {LARGEST_RISK:g}, got {_kind(risk)}")
+
+
+def _kind(value: object) -> str:
+    kind = type(value)
+    return "None" if value is None else f"an object of {kind.__module__}.{kind.__qualname__}"
 
 
 def _current_device() -> DeviceSpec:

@@ -55,8 +55,9 @@ def read_run(pairs: list[str] | None, captured: RunSpec) -> RunSpec:
         # An empty value takes back what was captured: `--run autocast=`.
         given[key] = value or RunSpec.model_fields[key].default
     try:
-        return RunSpec.model_validate({**captured.model_dump(), **given})
+        # Everything given on a command line is text.
+        return RunSpec.model_validate({**captured.model_dump(), **given}, strict=False)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        what = f"{first['loc'][0]}={first['input']}: {first['msg']}"
+        what = f"{first['loc'][0]}={first['input']}: {first['msg'].removeprefix('Value error, ')}"
         raise typer.BadParameter(what, param_hint="--run") from None

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-Bytes = Annotated[int, Field(ge=0, le=1 << 50)]
+from peakcast.featurizer.allocator_config import AllocatorConfig
+
+# Below 1e-4 no calibration set of this size says anything; above 0.5 "upper" would lie under "expected".
+LEAST_RISK = 1e-4
+LARGEST_RISK = 0.5
+
+
+def _checked_allocator(text: str) -> str:
+    AllocatorConfig.parse(text)
+    return text
+
+
+# Strict: "4" and true are no numbers.
+Bytes = Annotated[int, Field(strict=True, ge=0, le=1 << 50)]
+Count = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
+Allocator = Annotated[str, Field(max_length=256), AfterValidator(_checked_allocator)]
 
 
 class _Wire(BaseModel):
@@ -20,9 +35,9 @@ class RunSpec(_Wire):
     optimizer: str | None = Field(default=None, max_length=64)  # class name, e.g. "AdamW"
     implementation: Literal["foreach", "fused", "loop"] | None = None
     autocast: Literal["bfloat16", "float16"] | None = None
-    accumulation: int = Field(default=1, ge=1, le=1 << 20)
-    world_size: int = Field(default=1, ge=1, le=1 << 20)
-    allocator: str = Field(default="", max_length=256)  # PYTORCH_CUDA_ALLOC_CONF
+    accumulation: Count = 1
+    world_size: Count = 1
+    allocator: Allocator = ""  # PYTORCH_CUDA_ALLOC_CONF
     step_of_interest: Literal["first", "steady", "resumed"] = "steady"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import orjson
 
-from peakcast.service.errors import ErrorCode, ServiceError
+from peakcast.service.errors import ErrorCode, ServiceError, json_kind
 from peakcast.service.settings import MIB, Settings
 
 # One call of the decompressor puts out no more than this, so that the event loop gets its turn between calls.
@@ -183,7 +183,7 @@ def parse_json(content: bytes, settings: Settings) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise ServiceError(ErrorCode.INVALID_JSON, f"the body is not valid JSON: {error}") from None
     if not isinstance(parsed, dict):
-        raise ServiceError(ErrorCode.INVALID_JSON, f"the body must be a JSON object, this is a {type(parsed).__name__}")
+        raise ServiceError(ErrorCode.INVALID_JSON, f"the body must be a JSON object, this is {json_kind(parsed)}")
     return parsed
 
 

@@ -116,3 +116,14 @@ class ServiceError(Exception):
         if self.code is ErrorCode.UNAUTHORIZED:
             headers["WWW-Authenticate"] = 'Bearer realm="peakcast"'
         return Response(self.body(), status_code=self.status, headers=headers, media_type="application/json")
+
+
+def json_kind(value: object) -> str:
+    """Return what a parsed JSON value is called in JSON."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, str):
+        return "a string"
+    if isinstance(value, int | float):
+        return "a number"
+    return "an object" if isinstance(value, dict) else "a list"

@@ -8,10 +8,19 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from peakcast.featurizer.plans import parse_plan
-from peakcast.featurizer.run import DeviceSpec, RunSpec
-from peakcast.service.errors import ErrorCode, ServiceError
+from peakcast.featurizer.run import LARGEST_RISK, LEAST_RISK, DeviceSpec, RunSpec
+from peakcast.service.errors import ErrorCode, ServiceError, json_kind
 
 _SHOWN_CHARACTERS = 80
+# What pydantic says in words of Python.
+_IN_JSON_TERMS = {
+    **dict.fromkeys(("tuple_type", "list_type"), "Input should be a list"),
+    **dict.fromkeys(
+        ("model_type", "model_attributes_type", "dict_type", "dict_attributes_type"), "Input should be an object"
+    ),
+    "too_short": "the list is too short",
+    "too_long": "the list or object is too long",
+}
 
 
 def _checked_plan(name: str) -> str:
@@ -47,8 +56,13 @@ class PredictQuery(BaseModel):
         max_length=32,
         description="plans to predict; left out: those the graph has traces of",
     )
-    # Below 1e-4 no calibration set of this size says anything; above 0.5 "upper" would lie under "expected".
-    risk: float = Field(default=0.01, ge=1e-4, le=0.5, description="how often the upper bound may be exceeded")
+    risk: float = Field(
+        default=0.01,
+        strict=True,
+        ge=LEAST_RISK,
+        le=LARGEST_RISK,
+        description="how often the upper bound may be exceeded",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +103,10 @@ def invalid(code: ErrorCode, error: ValidationError, prefix: str = "") -> Servic
         fields = models.get(str(first["loc"][0]), PredictQuery).model_fields
         names = [*fields, "graph"] if len(first["loc"]) == 1 else list(fields)
         given, allowed = "", f"; allowed: {', '.join(names)}"
-    message = first["msg"].removeprefix("Value error, ")
+    message = _IN_JSON_TERMS.get(first["type"], first["msg"].removeprefix("Value error, "))
     return ServiceError(code, f"{path}: {message}{given}{allowed}", path=path)
 
 
 def _shown(value: object) -> str:
-    text = ascii(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
+    text = ascii(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else json_kind(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."

@@ -165,13 +165,40 @@ def test_a_server_of_another_kind_is_recognised(spec: GraphSpec, answer: Answer,
         ({"server": "localhost:8400"}, "give http://host:port"),
         ({"server": "ftp://x"}, "give http://host:port"),
         ({"device_memory_bytes": -1}, "total_bytes"),
-        ({"risk": 0.0}, "risk"),
+        ({"risk": 0.0}, "risk must be from 0.0001 to 0.5"),
+        ({"risk": 0.6}, "risk must be from 0.0001 to 0.5"),
+        ({"risk": float("nan")}, "risk must be from 0.0001 to 0.5"),
+        ({"run": peakcast.RunSpec(task="inference")}, "it is of training"),
     ],
 )
 def test_a_question_that_cannot_be_is_a_value_error(spec: GraphSpec, asked: dict[str, Any], said: str) -> None:
     """Wrong arguments are refused before anything is asked or computed."""
     with pytest.raises(ValueError, match=said):
         predict(spec, **asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"spec": {"schema": 1}}, "spec must be a peakcast.GraphSpec, got an object of builtins.dict"),
+        ({"spec": None}, "spec must be a peakcast.GraphSpec, got None"),
+        ({"risk": "0.1"}, "risk must be a number from 0.0001 to 0.5"),
+        ({"risk": True}, "risk must be a number"),
+        ({"run": {"task": "training"}}, "run must be a peakcast.RunSpec"),
+        ({"device": "NVIDIA H200"}, "device must be a peakcast.DeviceSpec"),
+        ({"plans": "eager"}, "plans must be a list of names"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_a_type_error(spec: GraphSpec, asked: dict[str, Any], said: str) -> None:
+    """The error says what is allowed."""
+    with pytest.raises(TypeError, match=said):
+        predict(**{"spec": spec, **asked})
+
+
+def test_an_allocator_that_cannot_be_is_a_value_error() -> None:
+    """As over HTTP: refused where it is written down."""
+    with pytest.raises(ValueError, match="unknown allocator option"):
+        peakcast.RunSpec(allocator="turbo:1")
 
 
 def test_the_token_may_stand_in_the_environment(

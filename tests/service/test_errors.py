@@ -66,6 +66,13 @@ def check(reply: httpx.Response, code: ErrorCode, path: str | None = None) -> No
     assert ("retry-after" in reply.headers) == (code in {ErrorCode.BUSY, ErrorCode.NOT_READY})
 
 
+# A trace of nothing: every column there, none with a row.
+EMPTY = {
+    **{key: [] for key in ("phase", "op", "rank", "numel", "dtype", "device", "line")},
+    **{key: {"offsets": [0], "ids": []} for key in ("inputs", "outputs")},
+    "storages": {key: [] for key in ("bytes", "device", "role", "born", "died")},
+}
+
 POSTS: list[tuple[str, bytes, dict[str, str], ErrorCode, str | None]] = [
     ("truncated", changed()[:-40], JSON, ErrorCode.INVALID_JSON, None),
     ("empty", b"", JSON, ErrorCode.INVALID_JSON, None),
@@ -82,6 +89,13 @@ POSTS: list[tuple[str, bytes, dict[str, str], ErrorCode, str | None]] = [
     ("risk", changed(risk=1.5), JSON, ErrorCode.INVALID_REQUEST, "risk"),
     ("huge memory", changed(device={"total_bytes": 10**18}), JSON, ErrorCode.INVALID_REQUEST, "device.total_bytes"),
     ("task", changed(run={"task": "sleeping"}), JSON, ErrorCode.INVALID_REQUEST, "run.task"),
+    ("allocator", changed(run={"allocator": "turbo:1"}), JSON, ErrorCode.INVALID_REQUEST, "run.allocator"),
+    ("text", changed(run={"accumulation": "4"}), JSON, ErrorCode.INVALID_REQUEST, "run.accumulation"),
+    ("true", changed(run={"accumulation": True}), JSON, ErrorCode.INVALID_REQUEST, "run.accumulation"),
+    ("true bytes", changed(device={"total_bytes": True}), JSON, ErrorCode.INVALID_REQUEST, "device.total_bytes"),
+    ("text risk", changed(risk="0.1"), JSON, ErrorCode.INVALID_REQUEST, "risk"),
+    ("other task", changed(run={"task": "inference"}), JSON, ErrorCode.INVALID_REQUEST, "run.task"),
+    ("no nodes", graph_with(traces={"eager": EMPTY}), JSON, ErrorCode.INVALID_GRAPH, "graph.traces.eager.op"),
     ("bad id", b'{"graph_id": "../../etc/passwd"}', JSON, ErrorCode.INVALID_REQUEST, "graph_id"),
     ("unknown id", orjson.dumps({"graph_id": "f" * 64}), JSON, ErrorCode.GRAPH_UNKNOWN, "graph_id"),
     ("graph is text", changed(graph="graph"), JSON, ErrorCode.INVALID_GRAPH, "graph"),
@@ -106,6 +120,25 @@ def test_what_is_wrong_with_a_request_is_said(
         f"{guarded.url}/predict", content=content, headers={**headers, "Authorization": f"Bearer {TOKEN}"}, timeout=30
     )
     check(reply, code, path)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "said"),
+    [
+        ({"run": []}, "run: Input should be an object (got a list)"),
+        ({"device": None}, "device: Input should be an object (got null)"),
+        ({"plans": "eager"}, "plans: Input should be a list (got 'eager')"),
+        ({"plans": [None]}, "plans.0: Input should be a valid string (got null)"),
+        ({"risk": True}, "risk: Input should be a valid number (got true)"),
+    ],
+)
+def test_messages_speak_of_json(guarded: Served, replaced: dict[str, Any], said: str) -> None:
+    """What was sent is called by its JSON name, not by a type of Python."""
+    reply = httpx.post(
+        f"{guarded.url}/predict", content=changed(**replaced), headers={**JSON, "Authorization": f"Bearer {TOKEN}"}
+    )
+    check(reply, ErrorCode.INVALID_REQUEST)
+    assert reply.json()["error"]["message"] == said
 
 
 @pytest.mark.parametrize("column", ["op", "inputs"])
