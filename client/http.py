@@ -6,12 +6,14 @@ import datetime as dt
 import gzip
 import random
 import time
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import httpx
 import orjson
 import stamina
 from pydantic import ValidationError
+from stamina.instrumentation import RetryDetails, RetryHook, get_on_retry_hooks, set_on_retry_hooks
 
 from peakcast.client.errors import AskError, ServerError, ServerUnreachableError
 from peakcast.client.facts import with_lines
@@ -31,10 +33,22 @@ _LONGEST_WAIT_SECONDS: Final = 2.0
 class _LaterError(Exception):
     """Carry an answer that is worth asking again after `wait_seconds`."""
 
-    def __init__(self, error: ServerError, wait_seconds: float | None) -> None:
+    def __init__(self, error: AskError, wait_seconds: float | None) -> None:
         super().__init__(str(error))
         self.error = error
         self.wait_seconds = wait_seconds
+
+
+def _report_others(hook: RetryHook) -> RetryHook:
+    def report(details: RetryDetails) -> AbstractContextManager[None] | None:
+        return None if isinstance(details.caused_by, _LaterError) else hook(details)
+
+    return report
+
+
+# stamina has one list of hooks for the process, by default one that prints. A library's own retries are no news to the
+# program that uses it; what that program retries itself is reported as before.
+set_on_retry_hooks([_report_others(hook) for hook in get_on_retry_hooks()])
 
 
 class Asker:
@@ -91,20 +105,28 @@ class Asker:
         try:
             for attempt in stamina.retry_context(on=self._when_again, attempts=None, timeout=None):
                 with attempt:
-                    return self._post_once(client, body, headers or {})
+                    try:
+                        return self._post_once(client, body, headers or {})
+                    except httpx.UnsupportedProtocol as error:
+                        raise self._unreachable(error) from error
+                    except httpx.TransportError as error:
+                        unreachable = self._unreachable(error)
+                        unreachable.__cause__ = error
+                        raise _LaterError(unreachable, None) from error
         except _LaterError as last:
-            raise last.error from None
-        except httpx.TransportError as error:
-            problem = f"no answer from {self._url} within {self._timeout_seconds:g} s: {_what(error)}"
-            raise ServerUnreachableError(problem) from error
+            raise last.error from last.error.__cause__
         raise AssertionError("retry_context ends by returning or raising")  # pragma: no cover
+
+    def _unreachable(self, error: httpx.TransportError) -> ServerUnreachableError:
+        problem = f"no answer from {self._url} within {self._timeout_seconds:g} s: {_what(error)}"
+        return ServerUnreachableError(problem)
 
     def _when_again(self, error: Exception) -> bool | dt.timedelta:
         """Say when to ask again: at the time the server named, else by doubling; not at all past the deadline."""
-        if not isinstance(error, _LaterError | httpx.TransportError) or isinstance(error, httpx.UnsupportedProtocol):
+        if not isinstance(error, _LaterError):
             return False
         wait_seconds = min(_FIRST_WAIT_SECONDS * 2**self._tries, _LONGEST_WAIT_SECONDS) * random.uniform(0.5, 1.0)
-        if isinstance(error, _LaterError) and error.wait_seconds is not None:
+        if error.wait_seconds is not None:
             wait_seconds = error.wait_seconds
         self._tries += 1
         return dt.timedelta(seconds=wait_seconds) if wait_seconds < self._left_seconds() else False

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from peakcast.service.docs_page import docs_router
 from peakcast.service.errors import ErrorCode, ServiceError
 from peakcast.service.middleware import Watch
 from peakcast.service.openapi import document
@@ -33,9 +34,12 @@ def create_app(settings: Settings | None = None, *, on_load_failure: Callable[[]
             yield
             tasks.cancel_scope.cancel()
 
-    app = FastAPI(title="peakcast", version=_version(), lifespan=lifespan, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="peakcast", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.state.peakcast = state
     app.include_router(router)
+    app.include_router(docs_router)
     app.add_middleware(Watch, state=state)
     for kind in (ServiceError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _as_reply)

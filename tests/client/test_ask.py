@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+import stamina
 from serving import Served, serving
 
 import peakcast
@@ -125,6 +126,27 @@ def test_a_refusal_is_final_and_typed(spec: GraphSpec, status: int, code: str) -
         predict(spec, server=url)
     assert (raised.value.status, raised.value.code, raised.value.message) == (status, code, "because")
     assert len(asked) == 1
+
+
+def test_retries_of_the_library_are_silent(
+    spec: GraphSpec, good: Answer, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the caller's program prints and logs is its own: neither a busy nor a missing server writes there."""
+    with scripted(error(503, "not_ready"), good) as (url, _):
+        predict(spec, server=url)
+    with pytest.raises(ServerUnreachableError):
+        predict(spec, server="http://127.0.0.1:9", timeout_seconds=0.5)
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+
+
+def test_retries_of_others_are_still_reported(capfd: pytest.CaptureFixture[str]) -> None:
+    """A program that retries with stamina itself hears of it as before."""
+    with pytest.raises(KeyError):
+        for attempt in stamina.retry_context(on=KeyError, attempts=2, wait_initial=0.001, wait_jitter=0.001):
+            with attempt:
+                raise KeyError
+    assert "stamina.retry_scheduled" in capfd.readouterr().out
 
 
 def test_a_wait_beyond_the_time_allowed_is_not_begun(spec: GraphSpec) -> None:
