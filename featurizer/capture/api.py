@@ -10,11 +10,15 @@ from torch import nn
 
 from peakcast.featurizer.capture.fake_step import new_fake_mode
 from peakcast.featurizer.capture.isolated import TIMEOUT_SEC, CaptureError, capture_packed
+from peakcast.featurizer.capture.limits import one_message, refuse_what_cannot_be_captured
 from peakcast.featurizer.capture.record import record
 from peakcast.featurizer.capture.ship import pack
 from peakcast.featurizer.capture.stage import placed
 from peakcast.featurizer.capture.workload import Loss, Workload
+from peakcast.featurizer.plans import ALLOWED_PLANS, parse_plan
 from peakcast.featurizer.spec import GraphSpec
+
+_AUTOCAST = (None, torch.float16, torch.bfloat16)
 
 
 def capture(
@@ -30,8 +34,9 @@ def capture(
 ) -> GraphSpec:
     """Capture one step under each plan. No step is run: everything happens on fake tensors.
 
-    With a GPU it is traced in this process, as CUDA. Without one the workload's code and shapes go to a process of
-    our own, which traces it as CUDA would; where that cannot be, it is traced here on the CPU and marked so.
+    The workload's code and shapes go to a process of our own, which traces it as CUDA, with a GPU or without: nothing
+    here is changed. What cannot be sent there is traced in this process, and its tensors are put back; without a GPU
+    on the CPU, and marked so. A `step` that cannot be sent is refused.
 
     Args:
         model: the module, or a whole `Workload` (then leave the rest out).
@@ -42,19 +47,39 @@ def capture(
         ValueError: if the arguments do not make a workload, or a plan is unknown or does not fit the model.
         CaptureError: if the step fails under capture.
     """
+    _check_plans(plans)
     if isinstance(model, Workload):
         if inputs is not None or loss is not None or optimizer is not None or autocast is not None:
             raise ValueError("capture(Workload(...)) takes inputs, loss, optimizer and autocast from the workload")
         workload = model
     else:
         workload = Workload(model, inputs, loss=loss, optimizer=optimizer, autocast=autocast)
-    if torch.cuda.is_available():
-        return _in_process(workload, plans, "cuda", progress)
+    if workload.autocast not in _AUTOCAST:
+        raise ValueError(f"autocast is torch.float16, torch.bfloat16 or None, not {workload.autocast!r}")
+    refuse_what_cannot_be_captured(workload, plans)
     try:
         packed = pack(workload)
-    except Exception:  # noqa: BLE001  (locks, sockets, generators: what cannot be sent is traced where it is)
-        return _in_process(workload, plans, "cpu", progress)
+    except Exception as error:  # (locks, sockets, generators)
+        if workload.step is not None:
+            # A step of the user's own may change whatever it reaches: lists, a scheduler, counters.
+            raise CaptureError(
+                f"this step cannot be sent to another process ({type(error).__name__}: {one_message(error)}), and here "
+                "it would change what it reaches: name a function that builds the workload, as in "
+                "`peakcast capture path/to/file.py:function`"
+            ) from error
+        return _in_process(workload, plans, "cuda" if torch.cuda.is_available() else "cpu", progress)
     return capture_packed(packed, plans=plans, timeout_sec=timeout_sec, progress=progress)
+
+
+def _check_plans(plans: Any) -> None:
+    if isinstance(plans, str):
+        raise ValueError(f"plans is a sequence of names, not one name: plans=[{plans!r}]")  # noqa: TRY004
+    if not isinstance(plans, Sequence) or not plans or not all(isinstance(plan, str) for plan in plans):
+        raise ValueError(
+            f"plans is a sequence of at least one name, not {plans!r}; allowed: {', '.join(ALLOWED_PLANS)}"
+        )
+    for plan in plans:
+        parse_plan(plan)
 
 
 def _in_process(
@@ -63,9 +88,9 @@ def _in_process(
     mode = new_fake_mode()
     device = torch.device("cuda", torch.cuda.current_device()) if traced_on == "cuda" else torch.device("cpu")
     try:
-        with placed(workload, mode, device), mode:
+        with torch.random.fork_rng(devices=[]), placed(workload, mode, device), mode:
             return record(workload, plans, mode=mode, device=device, traced_on=traced_on, progress=progress)
-    except ValueError:
+    except (ValueError, CaptureError):
         raise
     except Exception as error:
-        raise CaptureError(f"{type(error).__name__}: {error}") from error
+        raise CaptureError(f"{type(error).__name__}: {one_message(error)}") from error

@@ -21,7 +21,7 @@ def modules_of_fake_tensors_convert() -> Iterator[None]:
     torch swaps a fake parameter with the converted one, and refuses where something refers to either weakly, which
     fake tensors' own tables do. A real parameter is given other data instead, and so are fake ones here.
     """
-    original = nn.Module._apply
+    original: Callable[..., nn.Module] = nn.Module._apply
 
     def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002
         if recurse:

@@ -126,7 +126,8 @@ def _wait(process: subprocess.Popen[str], timeout_sec: float, progress: Callable
 def _failure(code: int, error_path: Path, log_path: Path) -> CaptureError:
     if error_path.exists():
         failure = json.loads(error_path.read_text())
-        text = failure["message"] if failure["kind"] == "ValueError" else f"{failure['kind']}: {failure['message']}"
+        is_told = failure["kind"] in ("ValueError", "CaptureError")  # ours: the message is a sentence of its own
+        text = failure["message"] if is_told else f"{failure['kind']}: {failure['message']}"
         return CaptureError(text, failure["traceback"])
     log = log_path.read_text(errors="replace")
     how = f"signal {-code}" if code < 0 else f"exit code {code}"

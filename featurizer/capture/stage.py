@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from peakcast.featurizer.capture.conversions import CudaMeansCpu, modules_of_fake_tensors_convert
+from peakcast.featurizer.capture.isolated import CaptureError
 from peakcast.featurizer.capture.ship import pack, unpack
 from peakcast.featurizer.capture.workload import Workload
 
@@ -26,6 +27,8 @@ def build_on_fake_tensors(factory: Callable[[], Workload], mode: FakeTensorMode,
     try:
         with modules_of_fake_tensors_convert(), mode, device:
             return factory()
+    except CaptureError:
+        raise
     except Exception as error:  # noqa: BLE001  (whatever it was, the real build raises it again if it is the user's)
         print(f"the build on fake tensors failed, so it is done for real: {error!r}", file=sys.stderr)  # noqa: T201
     # A CPU build has no card, whatever the fake device says.
@@ -95,12 +98,10 @@ def _swap_dict(holder: dict[str, Any], swap: _Swap) -> Callable[[], None]:
             holder[name] = tree_map(swap, value)
 
     def undo() -> None:
-        # What the step itself put there since, a cache of position indices say, is fake and of no use outside.
-        for name in [name for name, value in holder.items() if _holds(value, FakeTensor)]:
-            if name in before:
-                holder[name] = before[name]
-            else:
-                del holder[name]
+        # What the step itself put there since, a cache of position indices or a counter, is of no use outside.
+        for name in [*holder.keys() - before.keys()]:
+            del holder[name]
+        holder.update(before)
 
     return undo
 

@@ -29,11 +29,19 @@ def main(request_path: str) -> int:
     try:
         document = _capture(request)
     except BaseException as error:  # noqa: BLE001  (the parent must learn of everything, SystemExit of user code too)
-        failure = {"kind": type(error).__name__, "message": str(error)[:4000], "traceback": traceback.format_exc()}
+        failure = {"kind": type(error).__name__, "message": _message(error), "traceback": traceback.format_exc()}
         Path(request["error"]).write_text(json.dumps(failure))
         return 1
     Path(request["output"]).write_bytes(document)
     return 0
+
+
+def _message(error: BaseException) -> str:
+    if "torch" not in sys.modules:
+        return str(error)
+    from peakcast.featurizer.capture.limits import one_message
+
+    return one_message(error)[:4000]
 
 
 def _capture(request: dict[str, Any]) -> bytes:
@@ -46,12 +54,27 @@ def capture_here(factory: Callable[[], Workload], plans: Sequence[str], traced_o
     import torch
 
     from peakcast.featurizer.capture.fake_step import new_fake_mode
+    from peakcast.featurizer.capture.isolated import CaptureError
+    from peakcast.featurizer.capture.limits import refuse_what_cannot_be_captured
     from peakcast.featurizer.capture.record import record
     from peakcast.featurizer.capture.stage import build_on_fake_tensors, placed
+    from peakcast.featurizer.capture.workload import Workload
+    from peakcast.featurizer.plans import parse_plan
 
+    for plan in plans:
+        parse_plan(plan)  # raises before anything is built
     mode = new_fake_mode()
     device = torch.device("cpu") if traced_on == "cpu" else torch.device("cuda", 0)
-    workload = build_on_fake_tensors(factory, mode, device)
+
+    def checked() -> Workload:
+        made = factory()
+        if not isinstance(made, Workload):
+            got = "None (is a return missing?)" if made is None else type(made).__name__
+            raise CaptureError(f"WORKLOAD() must return peakcast.Workload, got {got}")
+        refuse_what_cannot_be_captured(made, plans)
+        return made
+
+    workload = build_on_fake_tensors(checked, mode, device)
     with placed(workload, mode, device), mode:
         return record(workload, plans, mode=mode, device=device, traced_on=traced_on, progress=_say)
 

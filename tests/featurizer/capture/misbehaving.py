@@ -8,6 +8,8 @@ import sys
 import time
 from typing import NoReturn
 
+from torch import nn
+
 
 def crashes() -> NoReturn:
     """Die by a signal, as a library that aborts would."""
@@ -30,3 +32,12 @@ def leaves() -> NoReturn:
 def mistaken() -> NoReturn:
     """Raise the user's own error."""
     raise KeyError("learning_rate")
+
+
+def a_model() -> nn.Module:
+    """Return the model alone."""
+    return nn.Linear(2, 2)
+
+
+def nothing() -> None:
+    """Forget the return."""

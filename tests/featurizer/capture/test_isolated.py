@@ -22,7 +22,7 @@ MISBEHAVING = Path(__file__).with_name("misbehaving.py")
         ("crashes", r"the capturing process died \(signal 9\): .*about to crash"),
         ("leaves", "SystemExit: 3"),
         ("mistaken", "KeyError: 'learning_rate'"),
-        ("missing", "has no function 'missing'; it has: crashes, hangs, leaves, mistaken"),
+        ("missing", "has no function 'missing'; it has: a_model, crashes, hangs, leaves, mistaken, nothing"),
     ],
 )
 def test_each_end_is_told(name: str, message: str) -> None:
