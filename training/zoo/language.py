@@ -153,47 +153,26 @@ _ENCODERS = (
     _encoder("BigBird", (2, 12), 512, attention_type="original_full"),
 )
 
+_T5: Final[dict[str, Any]] = {"d_kv": 64, "d_ff": 1024, "num_layers": 3, "decoder_start_token_id": 0}
+
 _SEQ2SEQS = (
     _seq2seq("Bart", (4, 24), **_SEQ2SEQ),
     _seq2seq("Pegasus", (4, 24), **_SEQ2SEQ),
     _seq2seq("Marian", (4, 24), suffix="MTModel", **_SEQ2SEQ),
     _seq2seq("M2M100", (4, 16), **{**_SEQ2SEQ, "vocab_size": 64000}),
     _seq2seq("Blenderbot", (4, 24), **_SEQ2SEQ),
-    _seq2seq(
-        "MT5",
-        (2, 12),
-        vocab_size=96000,
-        d_model=384,
-        d_kv=64,
-        d_ff=1024,
-        num_layers=3,
-        num_heads=6,
-        decoder_start_token_id=0,
-    ),
+    _seq2seq("MT5", (2, 12), vocab_size=96000, d_model=384, num_heads=6, **_T5),
     _seq2seq(
         "LongT5",
         (2, 12),
         512,
         vocab_size=_VOCABULARY,
         d_model=512,
-        d_kv=64,
-        d_ff=1024,
-        num_layers=3,
         num_heads=8,
-        decoder_start_token_id=0,
         encoder_attention_type="local",
+        **_T5,
     ),
-    _seq2seq(
-        "UMT5",
-        (2, 12),
-        vocab_size=64000,
-        d_model=384,
-        d_kv=64,
-        d_ff=1024,
-        num_layers=3,
-        num_heads=6,
-        decoder_start_token_id=0,
-    ),
+    _seq2seq("UMT5", (2, 12), vocab_size=64000, d_model=384, num_heads=6, **_T5),
     _seq2seq(
         "ProphetNet",
         (4, 16),
