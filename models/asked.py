@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from pydantic import ValidationError
 
 from peakcast.featurizer.limits import SpecError
 from peakcast.featurizer.run import RunSpec
@@ -70,6 +71,18 @@ def check_trace(spec: GraphSpec, plan: str, run: RunSpec) -> None:
             f"the run is inference, but the graph's trace of plan {plan} has a backward: it is of training. "
             "Leave the run's task out, or capture the model without an optimizer"
         )
+
+
+def as_captured(spec: GraphSpec, trace: Trace, run: RunSpec) -> RunSpec:
+    """Return the run with what contradicts the graph put right: the bytes to predict are those of the graph."""
+    if not contradictions(spec, trace, run):
+        return run
+    captured = spec.captured_with
+    facts = {key: captured.get(key) or None for key in CAPTURED if "task" in captured or captured.get(key)}
+    try:
+        return RunSpec.model_validate({**run.model_dump(), **facts, "accumulation": _passes(trace)})
+    except ValidationError:  # the graph's own facts cannot be
+        return run
 
 
 def contradictions(spec: GraphSpec, trace: Trace, run: RunSpec) -> tuple[str, ...]:

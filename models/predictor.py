@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.artefact import Manifest, read_artefact
-from peakcast.models.asked import check_trace, settled_run
+from peakcast.models.asked import as_captured, check_trace, contradictions, settled_run
 from peakcast.models.blend import Blend
 from peakcast.models.calibration import Calibration
 from peakcast.models.coverage import Coverage
@@ -99,7 +99,12 @@ class Predictor:
         priors: list[Prior] = [simulate(spec, name, run, device) for name in names]
         for trace_plan in {prior.trace_plan: None for prior in priors}:
             check_trace(spec, trace_plan, run)
-        examples = [make_example(spec, name, prior, run, device) for name, prior in zip(names, priors, strict=True)]
+        examples = []
+        for name, prior in zip(names, priors, strict=True):
+            trace = spec.traces[prior.trace_plan]
+            example = make_example(spec, name, prior, as_captured(spec, trace, run), device)
+            facts = replace(example.facts, contradictions=contradictions(spec, trace, run))
+            examples.append(replace(example, facts=facts))
         forecast = self.forecast(examples, risk)
         return build_prediction(
             spec,

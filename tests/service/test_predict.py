@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import orjson
+import pytest
 
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
@@ -109,3 +110,26 @@ def test_an_op_nobody_knows_is_answered_with_its_doubt(http: httpx.Client, reque
     for plan in reply.json()["plans"]:
         assert plan["confidence"] != "in_distribution"
         assert plan["doubts"]
+
+
+@pytest.mark.parametrize(("run", "said"), [({"optimizer": "AdamW"}, "AdamW"), ({"accumulation": 4}, "accumulation 4")])
+def test_a_run_that_contradicts_the_graph_is_unknown(
+    http: httpx.Client, request_body: dict[str, Any], run: dict[str, Any], said: str
+) -> None:
+    """The doubt names it, and what is expected is what the graph takes."""
+    plain = http.post("/predict", json=request_body).json()
+    told = http.post("/predict", json={**request_body, "run": run}).json()
+    for plan, of_graph in zip(told["plans"], plain["plans"], strict=True):
+        assert plan["confidence"] == "unknown"
+        assert said in plan["doubts"][0]
+        assert plan["required"]["expected_bytes"] == of_graph["required"]["expected_bytes"]
+
+
+def test_an_operator_of_unknown_memory_is_refused(http: httpx.Client, request_body: dict[str, Any]) -> None:
+    """However large the card, a step with somebody's own kernel is not said to fit."""
+    ops = request_body["graph"]["ops"]
+    ops[ops.index("aten.addmm.default")] = "mylib.attend.default"
+    reply = http.post("/predict", json=request_body).json()
+    assert reply["decision"]["action"] == "refuse"
+    assert "an operator of unknown memory: mylib.attend.default" in reply["decision"]["reason"]
+    assert [plan["fits"] for plan in reply["plans"]] == [False, False]
