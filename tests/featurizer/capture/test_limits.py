@@ -32,7 +32,7 @@ class Held(nn.Module):
     [
         (lambda: nn.Sequential(Held()), "eager", r"^sparse_csr tensors cannot be captured \(Held at '0'\): .* COO$"),
         (
-            nn.Embedding(9, 4, sparse=True),
+            lambda: nn.Embedding(9, 4, sparse=True),
             "inductor",
             r"^sparse gradients .* \(Embedding\): use sparse=False or plan e",
         ),
