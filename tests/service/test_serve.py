@@ -8,11 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from serving import serving
+from serving import Served, serving
 
 from peakcast.models.registry import PRETRAINED
 from peakcast.service.examples import example_request
@@ -47,12 +49,21 @@ def test_a_request_under_way_is_answered_before_the_process_ends(number: signal.
         assert served.events()[-1]["event"] == "stopped"
 
 
+def _logged_request(served: Served, request_id: str) -> dict[str, Any]:
+    """Return the log line of a request; it may be written just after the caller has the reply."""
+    for _ in range(100):
+        for event in served.events():
+            if event["event"] == "request" and event["request_id"] == request_id:
+                return event
+        time.sleep(0.05)
+    raise AssertionError(f"no log line for request {request_id}")
+
+
 def test_each_request_is_one_line_of_json_without_secrets() -> None:
     """The log has route, status and time of each request under the id the caller was told, and no token."""
     with serving(token="open-sesame-1") as served:  # noqa: S106 - of this test's own server
         reply = httpx.get(f"{served.url}/metrics", headers={"Authorization": "Bearer open-sesame-1"})
-        events = [event for event in served.events() if event["event"] == "request"]
-        line = next(event for event in events if event["request_id"] == reply.headers["x-request-id"])
+        line = _logged_request(served, reply.headers["x-request-id"])
         assert (line["method"], line["route"], line["status"]) == ("GET", "/metrics", 200)
         assert line["elapsed_ms"] > 0
         assert "open-sesame" not in served.log_path.read_text()
