@@ -6,6 +6,7 @@ Usage: capture_all.py FOLDER. Loading torch and the fake device takes seconds: a
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -48,3 +49,4 @@ def main(folder: Path) -> None:
 
 
 main(Path(sys.argv[1]))
+os._exit(0)  # as the worker ends: past the teardown of the fake device's threads

@@ -6,6 +6,7 @@ CASES is a list of [case key, case fields, plans]; each graph is written to FOLD
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -24,3 +25,4 @@ def main(folder: Path, cases: Path) -> None:
 
 
 main(Path(sys.argv[1]), Path(sys.argv[2]))
+os._exit(0)  # as the worker ends: past the teardown of the fake device's threads
