@@ -7,6 +7,8 @@ import json
 from enum import IntEnum
 from pathlib import Path
 
+from peakcast.featurizer.workspace import op_name
+
 
 class OpKind(IntEnum):
     """How an operator is lowered. An operator that is not known is EXTERN: everything it touches is materialised."""
@@ -21,8 +23,7 @@ class OpKind(IntEnum):
 
 def stem(op: str) -> str:
     """Return the operator's name without namespace, overload and in-place mark: aten.add_.Tensor -> add."""
-    parts = op.split(".")
-    name = parts[1] if len(parts) > 1 else parts[0]
+    name = op_name(op)
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ def build_trace(recording: Recording, tables: Tables, *, stands_for_gpu: str = "
         phase=np.array(phases, np.uint8),
         op=_column([tables.ops(node.op) for node in nodes]),
         rank=np.array([len(node.shape) for node in nodes], np.uint8),
-        numel=np.array([_numel(node.shape) for node in nodes], np.int64),
+        numel=np.array([math.prod(node.shape) for node in nodes], np.int64),
         dtype=np.array([tables.dtypes(node.dtype or "none") for node in nodes], np.uint8),
         device=np.array([_placement(node.device, stands_for_gpu) for node in nodes], np.uint8),
         line=_column([tables.lines(node.line) if node.line else -1 for node in nodes]),
@@ -89,13 +90,6 @@ def _role(storage: TapeStorage, phases: Sequence[int]) -> int:
         return OUTPUT if storage.born >= 0 else BUFFER  # what earlier steps made and keep: caches, running values
     is_saved = storage.born >= 0 and phases[storage.born] < BACKWARD <= phases[storage.died]
     return SAVED if is_saved else TEMPORARY
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _column(values: Sequence[int]) -> Any:
