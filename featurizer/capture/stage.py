@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
 
 from peakcast.featurizer.capture.conversions import CudaMeansCpu, modules_of_fake_tensors_convert
@@ -76,11 +77,18 @@ class _Swap:
     def __call__(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        if isinstance(value, FakeTensor) and value.device == self._device:
+        if self._is_there(value):
             return value
         if id(value) not in self._made:
             self._made[id(value)] = (value, self._fake(value))
         return self._made[id(value)][1]
+
+    def _is_there(self, value: torch.Tensor) -> bool:
+        """Tell whether a tensor is a fake one on the device, or a wrapper (DTensor) around such."""
+        if is_traceable_wrapper_subclass(value) and not isinstance(value, FakeTensor):
+            parts = [getattr(value, name) for name in value.__tensor_flatten__()[0]]  # a DTensor's mesh is one too
+            return all(self._is_there(part) for part in parts if isinstance(part, torch.Tensor))
+        return isinstance(value, FakeTensor) and value.device == self._device
 
     def _fake(self, value: torch.Tensor) -> torch.Tensor:
         with self._mode:
