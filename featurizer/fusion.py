@@ -42,12 +42,13 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
     born, died, reuses = observed.born.copy(), observed.died.copy(), observed.reuses.copy()
     graph = CompiledGraph(trace, ops)
     for first, end in segments(trace):
-        kernels, inlined = _lower(graph, first, end)
+        returned = graph.returned_and_dropped(end)
+        kernels, inlined = _lower(graph, first, end, returned)
         born[inlined] = NEVER
         for kernel in _fuse_siblings(graph, kernels):
             written = kernel.writes[0]
             born[written] = kernel.node if born[written] != NEVER else NEVER
-        last_read = _last_reads(graph, kernels, first, end)
+        last_read = _last_reads(graph, kernels, first, end, returned)
         buffers = list(last_read)
         # A trace from a stranger may read what is not born yet.
         died[buffers] = np.maximum(list(last_read.values()), born[buffers])
@@ -77,7 +78,7 @@ class _Kernel:
     writes: list[int]
 
 
-def _lower(graph: CompiledGraph, first: int, end: int) -> tuple[list[_Kernel], list[int]]:
+def _lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tuple[list[_Kernel], list[int]]:
     """Return the kernels of one compiled graph in order, and the storages that are never written."""
     inlined: dict[int, _Expression] = {}
     moved: set[int] = set()  # storages whose latest view moves elements
@@ -89,7 +90,7 @@ def _lower(graph: CompiledGraph, first: int, end: int) -> tuple[list[_Kernel], l
             continue
         expression = _read(graph.inputs[node], inlined, moved)
         kind = graph.kinds[node]
-        if kind is OpKind.POINTWISE and writes and not _gets_buffer(graph, writes, end, expression):
+        if kind is OpKind.POINTWISE and writes and not _gets_buffer(graph, writes, end, returned, expression):
             for storage in writes:
                 inlined[storage] = expression
         else:
@@ -115,12 +116,14 @@ def _read(storages: Iterable[int], inlined: dict[int, _Expression], moved: set[i
     return _Expression(reads, displaced, op_count)
 
 
-def _gets_buffer(graph: CompiledGraph, writes: list[int], end: int, expression: _Expression) -> bool:
+def _gets_buffer(
+    graph: CompiledGraph, writes: list[int], end: int, returned: set[int], expression: _Expression
+) -> bool:
     """Tell whether a pointwise value is written to memory."""
     readers = 0
     for storage in writes:
-        if graph.is_needed_in_memory[storage] or not 0 <= graph.died[storage] < end:
-            return True  # the latter: an output of the graph, or saved for its backward
+        if graph.is_needed_in_memory[storage] or storage in returned or not 0 <= graph.died[storage] < end:
+            return True  # the latter two: an output of the graph, or saved for its backward
         readers = max(readers, graph.readers[storage])
     most_reads = SHARED_READS if readers > 1 else SINGLE_READS
     return len(expression.reads) > most_reads or expression.op_count > INLINED_OPS
@@ -151,12 +154,14 @@ def _fuse_siblings(graph: CompiledGraph, kernels: list[_Kernel]) -> list[_Kernel
     return moved
 
 
-def _last_reads(graph: CompiledGraph, kernels: list[_Kernel], first: int, end: int) -> dict[int, int]:
+def _last_reads(
+    graph: CompiledGraph, kernels: list[_Kernel], first: int, end: int, returned: set[int]
+) -> dict[int, int]:
     """Return, for each buffer that dies in [first, end), the last kernel that reads or writes it."""
     last: dict[int, int] = {}
     for kernel in kernels:
         for storage in (*kernel.expression.reads, *kernel.writes):
-            if first <= graph.died[storage] < end:
+            if first <= graph.died[storage] < end and storage not in returned:
                 last[storage] = max(kernel.node, last.get(storage, 0))
     return last
 

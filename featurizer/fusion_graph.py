@@ -42,6 +42,30 @@ class CompiledGraph:
         self.born: list[int] = trace.storages.born.tolist()
         self.died: list[int] = trace.storages.died.tolist()
         self.is_donated: list[bool] = _donated(trace).tolist()
+        self._last_touch = _last_touch(trace)
+        self._dropped_at: dict[int, list[int]] = {}  # by node: the storages made in the step that die with it
+        for storage, (born, died) in enumerate(zip(self.born, self.died, strict=True)):
+            if born >= 0:
+                self._dropped_at.setdefault(died, []).append(storage)
+
+    def returned_and_dropped(self, end: int) -> set[int]:
+        """Return the storages that the graph ending before node `end` returns and that its caller drops at once.
+
+        They die with the graph's last node, as do values that this node is the last to read; but nothing reads them
+        then. A view that nothing reads is there because it is returned. An exponential that nothing reads is not: it
+        is what inductor's `prepare_softmax_online` leaves of the softmax it replaces.
+        """
+        last = end - 1
+        found = set()
+        for storage in self._dropped_at.get(last, ()):
+            touched, born = self._last_touch[storage], self.born[storage]
+            if touched < last:
+                is_returned = touched > born or self.stems[born] != "exp"
+            else:
+                is_returned = born == last or self.is_view[last]
+            if is_returned:
+                found.add(storage)
+        return found
 
     def moves_elements(self, view: int) -> bool:
         """Tell whether what is read through this view node lies elsewhere than it was written."""
@@ -92,6 +116,14 @@ def _reads(trace: Trace, is_view: NDArray[np.bool_]) -> tuple[NDArray[np.int64],
     computes = ~is_view[node]
     pairs = np.unique(node[computes] * count + trace.inputs.ids[computes])
     return pairs // count, pairs % count
+
+
+def _last_touch(trace: Trace) -> list[int]:
+    """Return the last node that reads, writes or views each storage; -1 where none does."""
+    touched = np.full(len(trace.storages), -1, np.int64)
+    for csr in (trace.inputs, trace.outputs):
+        np.maximum.at(touched, csr.ids, _nodes(csr))
+    return touched.tolist()
 
 
 def _flags(ids: NDArray[np.int64], count: int) -> list[bool]:

@@ -155,8 +155,8 @@ class TestWhichValuesGetABuffer:
         x = sketch.start(MIB, INPUT)
         (a,) = sketch.node(EXP, MIB, reads=[x])
         b, c = sketch.node(UNKNOWN, 2 * MIB, MIB, reads=[a], dies=[a])
-        (d,) = sketch.node(EXP, 3 * MIB, reads=[c])
-        sketch.node(UNKNOWN, reads=[d, b], writes=[d], dies=[b, c, d])
+        (d,) = sketch.node(EXP, 3 * MIB, reads=[c], dies=[c])
+        sketch.node(UNKNOWN, reads=[d, b], writes=[d], dies=[b, d])
         lifetimes = fused(sketch)
         assert [span(lifetimes, s) for s in (a, b, c, d)] == [(0, 1), (1, 3), (1, 2), (2, 3)]
         assert (lifetimes.reuses == NO_REUSE).all()
@@ -203,6 +203,7 @@ class TestLifetimes:
         (a,) = sketch.node(MM, 8 * MIB, reads=[x])
         sketch.node(SUM, 4, reads=[a])
         sketch.node(VIEW, reads=[a], writes=[a], dies=[a])
+        sketch.node(SUM, 4, reads=[x])
         assert span(fused(sketch), a) == (0, 1)
 
     def test_given_tensors_that_die_inside_are_kept_as_long(self) -> None:

@@ -1,0 +1,53 @@
+"""What a compiled graph returns stays in memory, even where its caller drops it before another operator runs."""
+
+from __future__ import annotations
+
+from fusing import ADD, EXP, MM, SUM, VIEW, fused, is_inlined, span
+from handmade import MIB, Sketch
+
+from peakcast.featurizer.vocabulary import INPUT
+
+ONLINE = "prims.prepare_softmax_online.default"
+
+
+def test_logits_that_the_caller_drops_are_written() -> None:
+    """Logits are read in the middle of the graph and die with its last node: the graph returned them."""
+    sketch = Sketch()
+    x = sketch.start(MIB, INPUT)
+    (product,) = sketch.node(MM, MIB, reads=[x])
+    (logits,) = sketch.node(ADD, 2 * MIB, reads=[product, x])
+    (loss,) = sketch.node(SUM, 4, reads=[logits])
+    sketch.node(EXP, 4, reads=[loss], dies=[product, loss, logits])
+    lifetimes = fused(sketch)
+    assert span(lifetimes, logits) == (1, 3)
+    # The product is read for the last time where the logits are computed. It died late too, so it was returned as well.
+    assert span(lifetimes, product) == (0, 3)
+
+
+def test_what_the_last_node_reads_dies_in_it() -> None:
+    """A value whose last reader is the last node was not returned: it is computed in that reader."""
+    sketch = Sketch()
+    x = sketch.start(MIB, INPUT)
+    (value,) = sketch.node(EXP, MIB, reads=[x])
+    sketch.node(SUM, 4, reads=[value], dies=[value])
+    assert is_inlined(fused(sketch), value)
+
+
+def test_a_last_view_is_what_is_returned() -> None:
+    """Nothing computes with the view that ends the graph, so it is there to be returned."""
+    sketch = Sketch()
+    x = sketch.start(MIB, INPUT)
+    (value,) = sketch.node(EXP, MIB, reads=[x])
+    sketch.node(VIEW, reads=[value], writes=[value], dies=[value])
+    assert span(fused(sketch), value) == (0, 1)
+
+
+def test_the_exponential_that_online_softmax_leaves_is_not_returned() -> None:
+    """`prepare_softmax_online` replaces the sum of exponentials, and the graph keeps them without a reader."""
+    sketch = Sketch()
+    x = sketch.start(MIB, INPUT)
+    largest, total = sketch.node(ONLINE, 4, 4, reads=[x])
+    (shifted,) = sketch.node("aten.sub.Tensor", MIB, reads=[x, largest])
+    (left_over,) = sketch.node(EXP, MIB, reads=[shifted])
+    sketch.node("aten.sub.Tensor", MIB, reads=[shifted, total], dies=[largest, total, shifted, left_over])
+    assert is_inlined(fused(sketch), left_over)
