@@ -15,7 +15,7 @@ from peakcast.featurizer.trace import Csr, Storages, Trace
 from peakcast.featurizer.validation import check_length, check_limit
 
 _NODE_KEYS = ("phase", "op", "rank", "numel", "dtype", "device", "inputs", "outputs", "storages")
-_NODE_OPTIONAL = ("line", "region", "attribute", "branches", "numel_poly")
+_NODE_OPTIONAL = ("line", "region", "attribute", "branches", "numel_poly", "replayed")
 _STORAGE_KEYS = ("bytes", "device", "role", "born", "died")
 
 
@@ -43,6 +43,7 @@ def read_trace(value: object, path: str, limits: Limits, depth: int = 0) -> Trac
         storages=_storages(row["storages"], f"{path}.storages", limits),
         branches=_branches(row["branches"], f"{path}.branches", limits, depth) if "branches" in row else (),
         numel_poly=_polynomials(row["numel_poly"], f"{path}.numel_poly", most) if "numel_poly" in row else (),
+        replayed=_boolean(row.get("replayed", False), f"{path}.replayed"),
     )
 
 
@@ -94,6 +95,12 @@ def read_strings(value: object, path: str, limit: int) -> tuple[str, ...]:
 def wrong_type(value: object, path: str, allowed: str) -> SpecError:
     """Return the error for a value of another JSON type."""
     return SpecError("wrong_type", path, f"is {show(value)}; allowed: {allowed}")
+
+
+def _boolean(value: object, path: str) -> bool:
+    if type(value) is not bool:
+        raise wrong_type(value, path, "true or false")
+    return value
 
 
 def _integer(value: object, path: str) -> int:

@@ -63,6 +63,9 @@ class GraphSpec:
         checker = TraceChecker(limits, tables, self.symbols)
         for plan, trace in self.traces.items():
             checker.check(trace, f"$.traces.{plan}")
+            if trace.replayed and not parse_plan(plan).compiled:
+                problem = f"is true of plan {plan}, which no compiler runs; allowed: compiled plans"
+                raise SpecError("inconsistent", f"$.traces.{plan}.replayed", problem)
 
     @classmethod
     def from_json(cls, document: bytes | str | dict[str, Any], limits: Limits = DEFAULT_LIMITS) -> Self:

@@ -49,6 +49,9 @@ class Trace:
     A node of a compiled region is an ATen node of the graph handed to the compiler, not a kernel:
     `region` says which compiled graph it belongs to, and `featurizer.fusion` decides what the
     compiler makes of it. Births and deaths inside a region are those of the unfused graph.
+
+    In a replayed trace (`featurizer.capture.replay`) the compiler has decided: its nodes are the kernels of the code
+    it generated, in no region, and births and deaths are exact.
     """
 
     phase: UInt8  # [N] index into PHASES
@@ -69,6 +72,7 @@ class Trace:
     numel_poly: tuple[Polynomial | None, ...] = ()
     # [N] index into GraphSpec.attributes; -1 none. Left out: none has any.
     attribute: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    replayed: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.attribute) and len(self.phase):

@@ -66,6 +66,9 @@ class TraceChecker:
         check_range(trace.attribute, -1, self.tables.attributes - 1, f"{path}.attribute", n)
         # A region without a node would be a graph of nothing, so there are at most as many as nodes.
         check_range(trace.region, -1, n - 1, f"{path}.region", n)
+        if trace.replayed and (trace.region != -1).any():
+            problem = "is true of a trace with compiled regions; allowed: one whose nodes are kernels, region all -1"
+            raise SpecError("inconsistent", f"{path}.replayed", problem)
         self._check_storages(trace.storages, n, f"{path}.storages")
         _check_csr(trace.inputs, n, len(trace.storages), f"{path}.inputs")
         _check_csr(trace.outputs, n, len(trace.storages), f"{path}.outputs")

@@ -58,6 +58,8 @@ def _trace_document(trace: Trace, *, anonymous: bool) -> dict[str, Any]:
         document["numel_poly"] = trace.numel_poly
     if any(row is not None for row in storages.bytes_poly):
         document["storages"]["bytes_poly"] = storages.bytes_poly
+    if trace.replayed:
+        document["replayed"] = True
     if trace.branches:
         document["branches"] = [
             [int(node), [_trace_document(branch, anonymous=anonymous) for branch in branches]]

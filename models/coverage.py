@@ -41,6 +41,8 @@ PYTORCH_NAMESPACES = frozenset(
         *("mkl", "mkldnn", "mkldnn_prepacked", "onednn", "static_runtime", "debug_mode_ops"),
     )
 )
+# A kernel of the compiler's own in a replayed trace: whatever it takes, the generated code allocates in sight.
+COMPILED_KERNEL = "inductor.kernel"
 # What a step takes where a kernel of unknown scratch runs is anybody's guess: this often the step without fusion.
 OPAQUE_FACTOR = 2
 # Of an op never measured the simulation still knows the outputs, not the scratch. Below 1 % of the bytes written such
@@ -197,7 +199,9 @@ class Coverage:
 
     def unseen(self, facts: Facts) -> dict[str, float]:
         """Return the ops never measured and their shares of the bytes written."""
-        return {op: share for op, share in facts.op_share.items() if _stem(op) not in self._ops}
+        return {
+            op: share for op, share in facts.op_share.items() if _stem(op) not in self._ops and op != COMPILED_KERNEL
+        }
 
     def cautious_bytes(self, facts: Facts) -> int:
         """Return a bound that asks nothing of what was learned.

@@ -38,7 +38,9 @@ class Tables:
         self.ops, self.dtypes, self.lines, self.attributes = Table(), Table(), Table(), Table()
 
 
-def build_trace(recording: Recording, tables: Tables, *, stands_for_gpu: str = "cuda") -> Trace:
+def build_trace(
+    recording: Recording, tables: Tables, *, stands_for_gpu: str = "cuda", replayed: bool = False
+) -> Trace:
     """Turn one recorded step into a trace.
 
     Device names other than cpu and meta count as the GPU, and so does `stands_for_gpu`, the device traced on.
@@ -69,6 +71,7 @@ def build_trace(recording: Recording, tables: Tables, *, stands_for_gpu: str = "
             for index, node in enumerate(nodes)
             if node.branches
         ),
+        replayed=replayed,
     )
 
 

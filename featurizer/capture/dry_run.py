@@ -25,6 +25,8 @@ class DryRun:
     budget that is configured), so they are those it would lower. Each call runs under the tape as one region.
     """
 
+    replays = False
+
     def __init__(self) -> None:
         self.tape: Tape | None = None  # set once the first, compiling step is over
         self._regions = 0

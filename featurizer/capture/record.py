@@ -8,9 +8,10 @@ import gc
 import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from peakcast.featurizer.capture.autocast import cuda_autocast
@@ -20,6 +21,7 @@ from peakcast.featurizer.capture.fake_step import not_looking_like_tracing, whol
 from peakcast.featurizer.capture.plain_linear import bias_added_in_place
 from peakcast.featurizer.capture.plans import install
 from peakcast.featurizer.capture.recurrent import rnns_as_cudnn
+from peakcast.featurizer.capture.resizing import resizes_noted
 from peakcast.featurizer.capture.statics import gradients, hold_statics, other_fake_tensors
 from peakcast.featurizer.capture.tape import Recording, StepClock, Tape
 from peakcast.featurizer.capture.workload import Workload
@@ -38,10 +40,12 @@ def record(
     device: torch.device,
     traced_on: str,
     progress: Progress | None = None,
+    backend: Callable[[], Backend] = DryRun,
 ) -> GraphSpec:
     """Run two steps under each plan, the second one under the tape.
 
-    Call it inside the fake mode that the workload's tensors belong to. The model is left as it was found.
+    Call it inside the fake mode that the workload's tensors belong to. The model is left as it was found. `backend`
+    makes what stands for the compiler of a plan.
 
     Raises:
         ValueError: if a plan is unknown or does not fit the model.
@@ -53,8 +57,10 @@ def record(
         for plan in plans:
             if progress is not None:
                 progress(plan)
-            recording = _record_step(workload, plan, others, facts, device)
-            traces[parse_plan(plan).name] = build_trace(recording, tables, stands_for_gpu=device.type)
+            parsed, compiler = parse_plan(plan), backend()
+            recording = _record_step(workload, plan, others, facts, device, compiler)
+            replayed = compiler.replays and parsed.compiled
+            traces[parsed.name] = build_trace(recording, tables, stands_for_gpu=device.type, replayed=replayed)
     captured_with = {"traced_on": traced_on, **versions(), **facts.as_text(), **guesses.as_text()}
     return GraphSpec(
         ops=tables.ops.names(),
@@ -66,13 +72,25 @@ def record(
     )
 
 
-def _record_step(workload: Workload, plan: str, others: list[Any], facts: RunFacts, device: torch.device) -> Recording:
-    dry_run, clock = DryRun(), StepClock()
+class Backend(Protocol):
+    """A Dynamo backend that knows the tape from the second step on."""
+
+    tape: Tape | None
+    replays: bool  # it lowers for good: its nodes are kernels
+
+    def __call__(self, graph: fx.GraphModule, example_inputs: Any, **options: Any) -> Any:
+        """Return what runs in place of the graph."""
+
+
+def _record_step(
+    workload: Workload, plan: str, others: list[Any], facts: RunFacts, device: torch.device, backend: Backend
+) -> Recording:
+    clock = StepClock()
     autocast = functools.partial(cuda_autocast, device_type=device.type)
     torch._dynamo.reset()
     with contextlib.ExitStack() as stack:
         if workload.model is not None:
-            stack.callback(install(workload.model, plan, backend=dry_run))
+            stack.callback(install(workload.model, plan, backend=backend))
         elif parse_plan(plan).name != "eager":
             raise ValueError(f"plan {plan!r} needs Workload(model=...): there is nothing to install it on")
         stack.enter_context(_watched(workload, clock, facts))
@@ -81,10 +99,10 @@ def _record_step(workload: Workload, plan: str, others: list[Any], facts: RunFac
             stack.enter_context(not_looking_like_tracing())
         workload.run(autocast=autocast)  # the first step: compiles, creates optimizer state
         gc.collect()
-        tape = dry_run.tape = Tape(clock)
+        tape = backend.tape = Tape(clock)
         hold_statics(tape, workload, others)
         clock.at_optimizer = lambda: tape.mark(gradients(workload), GRADIENT)
-        with bias_added_in_place(), tape:  # what is compiled was traced in the first step
+        with bias_added_in_place(), resizes_noted(tape), tape:  # what is compiled was traced in the first step
             workload.run(autocast=autocast)
         tape.mark(gradients(workload), GRADIENT)
         return tape.stop()

@@ -104,6 +104,7 @@ class Tape(TorchDispatchMode):
         self._index_of: dict[int, int] = {}  # storage address -> index, while it lives
         self._watch: dict[int, weakref.ref[Any]] = {}
         self._stopped = False
+        self._paused = False
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -130,6 +131,9 @@ class Tape(TorchDispatchMode):
         """End the recording: what is alive now outlives the step."""
         self._stopped = True
         self._watch.clear()
+        last = len(self.recording.nodes) - 1
+        for storage in self.recording.storages:
+            storage.born = min(storage.born, last)  # a buffer whose node never came
         return self.recording
 
     @contextmanager
@@ -141,9 +145,28 @@ class Tape(TorchDispatchMode):
         finally:
             self.region = outer
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Run the operators of the block without writing them down."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    def allocated(self, tensor: torch.Tensor) -> None:
+        """Note a buffer that was made while the tape was paused: it is born with the next node."""
+        if not self._stopped:
+            self._storage(tensor, born=len(self.recording.nodes))
+
+    def note(self, op: str, *, read: list[torch.Tensor], written: list[torch.Tensor], attribute: str = "") -> None:
+        """Write down a node that is no operator: a kernel of the compiler's own."""
+        if not self._stopped:
+            self._append(op, read, written, line=self.region_line, attribute=attribute)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and write it down."""
-        if func.namespace in _BYTELESS:
+        if self._paused or func.namespace in _BYTELESS:
             return func(*args, **(kwargs or {}))
         if self.region == OUTSIDE and isinstance(func, OpOverload) and _is_composite(func):
             # Below autograd (inference mode, the inside of a cond) composite operators come whole.
@@ -171,12 +194,23 @@ class Tape(TorchDispatchMode):
         return recordings
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        here = len(self.recording.nodes)
         read = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         written = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         written += _mutated(func, args, kwargs)
+        self._append(
+            f"{func.namespace}.{func.name()}" if isinstance(func, HigherOrderOperator) else str(func),
+            read,
+            written,
+            line=self.region_line if self.region != OUTSIDE else _user_line(),
+            attribute=attribute_of(func, args, channels_last=self.region != OUTSIDE and self.region_is_channels_last),
+        )
+
+    def _append(
+        self, op: str, read: list[torch.Tensor], written: list[torch.Tensor], *, line: str, attribute: str
+    ) -> None:
+        here = len(self.recording.nodes)
         node = TapeNode(
-            op=f"{func.namespace}.{func.name()}" if isinstance(func, HigherOrderOperator) else str(func),
+            op=op,
             phase=self._clock.phase(),
             region=self.region,
             inputs=self._storages(read, born=-1),  # unseen so far: alive before the step
@@ -184,30 +218,45 @@ class Tape(TorchDispatchMode):
             shape=tuple(int(size) for size in written[0].shape) if written else (),
             dtype=str(written[0].dtype).removeprefix("torch.") if written else "",
             device=written[0].device.type if written else "cpu",
-            line=self.region_line if self.region != OUTSIDE else _user_line(),
-            attribute=attribute_of(func, args, channels_last=self.region != OUTSIDE and self.region_is_channels_last),
+            line=line,
+            attribute=attribute,
         )
         self.recording.nodes.append(node)
 
     def _storages(self, tensors: list[torch.Tensor], *, born: int) -> list[int]:
         return list(dict.fromkeys(self._storage(part, born=born) for t in tensors for part in _strided_parts(t)))
 
+    def resized(self, storage: Any, before_bytes: int) -> None:
+        """Note a storage that now has another size in the same place: what it was has died, and it is born again."""
+        if self._stopped:
+            return
+        index = self._index_of.get(storage._cdata)
+        # A fake storage does not say what device it stands for: as it was known, else the card.
+        device = self.recording.storages[index].device if index is not None else "cuda"
+        if index is None and before_bytes:
+            self._register(storage, before_bytes, device, born=-1)
+        self._freed(storage._cdata, None)
+        if storage.nbytes():
+            self._register(storage, int(storage.nbytes()), device, born=len(self.recording.nodes))
+
     def _storage(self, tensor: torch.Tensor, *, born: int) -> int:
         storage = tensor.untyped_storage()
+        index = self._index_of.get(storage._cdata)
+        return self._register(storage, int(storage.nbytes()), tensor.device.type, born=born) if index is None else index
+
+    def _register(self, storage: Any, nbytes: int, device: str, *, born: int) -> int:
         address = storage._cdata
-        index = self._index_of.get(address)
-        if index is None:
-            index = len(self.recording.storages)
-            self.recording.storages.append(TapeStorage(int(storage.nbytes()), tensor.device.type, born))
-            self._index_of[address] = index
-            self._watch[address] = weakref.ref(storage, functools.partial(self._freed, address))
+        index = self._index_of[address] = len(self.recording.storages)
+        self.recording.storages.append(TapeStorage(nbytes, device, born))
+        self._watch[address] = weakref.ref(storage, functools.partial(self._freed, address))
         return index
 
     def _freed(self, address: int, _: Any) -> None:
         index = self._index_of.pop(address, None)
         self._watch.pop(address, None)
         if index is not None and not self._stopped:
-            self.recording.storages[index].died = max(len(self.recording.nodes) - 1, 0)
+            storage = self.recording.storages[index]
+            storage.died = max(len(self.recording.nodes) - 1, storage.born, 0)
 
 
 @functools.cache
