@@ -1,4 +1,4 @@
-"""How the corrections of the trees' three heads are joined and held back before they touch the prior.
+"""How the corrections of the heads, three of the trees and two of the LSTM, are joined and held back.
 
 Most priors are within 1 %: a correction must not spoil them. So each is shrunk: values within `threshold` of zero
 become zero, larger ones lose it, and what is left is taken times `strength`. The numbers of each family, task and
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import combinations, product
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.example import Example, Floats
-from peakcast.models.heads import LIMITS
+from peakcast.models.heads import ALL_HEADS, LIMITS
 
 FAMILIES = ("eager", "compiled")
 # One error of 100 % must not outweigh all the others when the numbers are chosen.
@@ -35,31 +35,29 @@ _MIN_ROWS = 20
 class Shrink:
     """The numbers of one family, task and quantity: the shares of the heads, the dead zone and the strength."""
 
-    shares: tuple[float, ...] = (1.0, 0.0, 0.0)
+    shares: tuple[float, ...] = ()  # in the order of ALL_HEADS; heads beyond the last have none
     threshold: float = 0.0
     strength: float = 0.0
 
     def apply(self, corrections_HR: Floats) -> Floats:
         """Return one relative correction [R] from those of the H heads."""
-        joint = np.tensordot(np.array(self.shares), corrections_HR, axes=1)
+        joint = np.dot(np.array([self.shares]), corrections_HR)[0]
         shrunk = np.sign(joint) * np.maximum(np.abs(joint) - self.threshold, 0.0)
         return np.clip(self.strength * shrunk, *LIMITS)
 
 
-# Each head alone, two by two, and all three.
-_SHARES = (
-    (1.0, 0.0, 0.0),
-    (0.0, 1.0, 0.0),
-    (0.0, 0.0, 1.0),
-    (0.5, 0.5, 0.0),
-    (0.5, 0.0, 0.5),
-    (0.0, 0.5, 0.5),
-    (0.25, 0.25, 0.5),
-)
-_GRID = [
-    Shrink(shares, threshold, strength)
-    for shares, threshold, strength in product(_SHARES, (0.0, 0.002, 0.005, 0.01, 0.02, 0.05), (0.5, 0.75, 1.0))
-]
+def _even(chosen: Sequence[int]) -> tuple[float, ...]:
+    return tuple(1.0 / len(chosen) if head in chosen else 0.0 for head in range(len(ALL_HEADS)))
+
+
+def grid(heads: Sequence[str] = ALL_HEADS) -> list[Shrink]:
+    """Return the settings that are tried: each of the heads alone, two and three of them in equal parts."""
+    places = [ALL_HEADS.index(head) for head in heads]
+    shares = [_even(chosen) for count in (1, 2, 3) for chosen in combinations(places, count)]
+    return [
+        Shrink(share, threshold, strength)
+        for share, threshold, strength in product(shares, (0.0, 0.002, 0.005, 0.01, 0.02, 0.05), (0.5, 0.75, 1.0))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +71,27 @@ class Blend:
         prior = np.stack([example.prior_bytes for example in examples])
         joint = np.zeros_like(prior)
         for cell, rows, column in _cells(examples):
+            if not rows.any():
+                continue
             joint[rows, column] = self.shrinks[f"{cell}/{QUANTITIES[column]}"].apply(corrections_HPQ[:, rows, column])
         return prior * (1.0 + joint)
 
     @classmethod
     def fit(
-        cls, examples: Sequence[Example], measured_PQ: Floats, corrections_HPQ: Floats, groups: Sequence[str]
+        cls,
+        examples: Sequence[Example],
+        measured_PQ: Floats,
+        corrections_HPQ: Floats,
+        groups: Sequence[str],
+        *,
+        heads: Sequence[str] = ALL_HEADS,
     ) -> Self:
         """Choose the numbers on out-of-fold corrections.
 
-        `measured_PQ` is NaN where nothing was measured; `groups` are the architectures, which count alike.
+        `measured_PQ` is NaN where nothing was measured; `groups` are the architectures, which count alike; `heads`
+        are those that may be used.
         """
+        tried = grid(heads)
         prior = np.stack([example.prior_bytes for example in examples])
         labels = np.unique(np.array(groups), return_inverse=True)[1]
         shrinks: dict[str, Shrink] = {}
@@ -94,7 +102,7 @@ class Blend:
                 shrinks[name] = shrinks[f"{cell}/{QUANTITIES[0]}"]
             else:
                 truth = measured_PQ[rows, column] / prior[rows, column]
-                shrinks[name] = _choose(truth, corrections_HPQ[:, rows, column], labels[rows])
+                shrinks[name] = _choose(truth, corrections_HPQ[:, rows, column], labels[rows], tried)
         return cls(shrinks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,16 +117,17 @@ class Blend:
 
 def _cells(examples: Sequence[Example]) -> list[tuple[str, NDArray[np.bool_], int]]:
     """Return every "family/task" with its rows [P], for each quantity's column."""
-    family = np.array(["eager" if example.is_eager else "compiled" for example in examples])
+    is_eager = np.array([example.is_eager for example in examples])
     task = np.array([example.task for example in examples])
-    return [
-        (f"{family_name}/{task_name}", (family == family_name) & (task == task_name), column)
-        for family_name, task_name, column in product(FAMILIES, TASKS, range(len(QUANTITIES)))
-    ]
+    found = []
+    for family_name, task_name in product(FAMILIES, TASKS):
+        rows = (is_eager == (family_name == "eager")) & (task == task_name)
+        found += [(f"{family_name}/{task_name}", rows, column) for column in range(len(QUANTITIES))]
+    return found
 
 
-def _choose(truth: Floats, corrections_HR: Floats, group: NDArray[np.int64]) -> Shrink:
-    """Return the grid's best: smallest mean plus median error, a median no worse than the prior's, and a gain for sure.
+def _choose(truth: Floats, corrections_HR: Floats, group: NDArray[np.int64], tried: Sequence[Shrink]) -> Shrink:
+    """Return the best of those tried: smallest mean plus median error, a median no worse than the prior's, and a gain for sure.
 
     Where no gain is sure, nothing is corrected.
     """
@@ -134,7 +143,7 @@ def _choose(truth: Floats, corrections_HR: Floats, group: NDArray[np.int64]) -> 
         return mean
 
     best, best_loss = Shrink(), float(by_group(nothing).mean() + np.median(nothing))
-    for shrink in _GRID:
+    for shrink in tried:
         errors = np.abs((1.0 + shrink.apply(corrections_HR)) / truth - 1.0)
         # A hair of 0.01 %: exact priors must not bar a gain elsewhere over rounding.
         if np.median(errors) > np.median(nothing) + 1e-4:

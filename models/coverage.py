@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -143,6 +144,7 @@ def _written_bytes(trace: Trace, ops: tuple[str, ...]) -> dict[str, float]:
     return written
 
 
+@lru_cache(maxsize=8192)
 def _stem(op: str) -> str:
     """Return namespace and name without the overload: `aten.add_.Tensor` -> `aten.add`."""
     return ".".join(op.split(".")[:2]).removesuffix("_")

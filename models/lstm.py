@@ -68,10 +68,14 @@ class SequenceModel:
         return np.asarray(head @ t["out_weight"].T + t["out_bias"], dtype=np.float64)
 
     def _states(self, examples: Sequence[Example]) -> Singles:
-        """Run the recurrence. Returns the hidden states [T, P, H]; past a sequence's end they mean nothing."""
+        """Run the recurrence. Returns the hidden states [T, P, H]; past a sequence's end they mean nothing.
+
+        Every result is written into an array made before the loop: at 128 steps of ten small operations each, making
+        new ones would take as long as the arithmetic.
+        """
         t, hidden = self.tensors, self.hidden
-        longest = max(len(example.steps_TC) for example in examples)
-        inputs = np.zeros((longest, len(examples), CHANNELS), np.float32)
+        longest, count = max(len(example.steps_TC) for example in examples), len(examples)
+        inputs = np.zeros((longest, count, CHANNELS), np.float32)
         for row, example in enumerate(examples):
             inputs[: len(example.steps_TC), row] = (example.steps_TC - t["input_mean"]) / t["input_std"]
         # sigmoid(x) = (1 + tanh(x / 2)) / 2: with three gates halved, one tanh serves all four.
@@ -79,15 +83,25 @@ class SequenceModel:
         half[2 * hidden : 3 * hidden] = 1.0
         projected = (inputs @ t["weight_ih"].T + t["bias"]) * half
         recurrent = np.ascontiguousarray((t["weight_hh"] * half[:, None]).T)
-        states = np.empty((longest, len(examples), hidden), np.float32)
-        state = np.zeros((len(examples), hidden), np.float32)
-        cell = np.zeros_like(state)
-        for step in range(longest):
-            gates = np.tanh(projected[step] + state @ recurrent)
-            keep_in = 0.5 * gates[:, : 2 * hidden] + 0.5  # input and forget gates
-            cell = keep_in[:, hidden:] * cell + keep_in[:, :hidden] * gates[:, 2 * hidden : 3 * hidden]
-            state = (0.5 * gates[:, 3 * hidden :] + 0.5) * np.tanh(cell)
-            states[step] = state
+        states = np.empty((longest, count, hidden), np.float32)
+        gates = np.empty((count, 4 * hidden), np.float32)
+        opened = np.empty_like(gates)  # the gates as shares; its third quarter means nothing
+        let_in, keep, let_out = opened[:, :hidden], opened[:, hidden : 2 * hidden], opened[:, 3 * hidden :]
+        candidate = gates[:, 2 * hidden : 3 * hidden]
+        one_half = np.array(0.5, np.float32)
+        state, cell, new = (np.zeros((count, hidden), np.float32) for _ in range(3))
+        for of_step, state_after in zip(projected, states, strict=True):
+            np.matmul(state, recurrent, out=gates)
+            np.add(gates, of_step, out=gates)
+            np.tanh(gates, out=gates)
+            np.multiply(gates, one_half, out=opened)
+            np.add(opened, one_half, out=opened)
+            np.multiply(keep, cell, out=cell)
+            np.multiply(let_in, candidate, out=new)
+            np.add(cell, new, out=cell)
+            np.tanh(cell, out=new)
+            np.multiply(let_out, new, out=state_after)
+            state = state_after
         return states
 
     def to_files(self) -> dict[str, bytes]:
