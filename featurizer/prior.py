@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from peakcast.featurizer.accumulate import accumulated_in_place
 from peakcast.featurizer.allocator_config import AllocatorConfig
 from peakcast.featurizer.lifetimes import Lifetimes, StepEvents, observed_lifetimes, step_events
 from peakcast.featurizer.peak import Parts, PeakTensor, locate
@@ -161,8 +162,10 @@ def lifetimes_of(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
     if (trace.region >= 0).any():
         from peakcast.featurizer.fusion import fused_lifetimes
 
-        return fused_lifetimes(trace, ops)
-    return observed_lifetimes(trace)
+        lifetimes = fused_lifetimes(trace, ops)
+    else:
+        lifetimes = observed_lifetimes(trace)
+    return accumulated_in_place(lifetimes, trace, ops)
 
 
 def source_plan(spec: GraphSpec, plan: str) -> str:

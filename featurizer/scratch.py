@@ -1,7 +1,7 @@
 """Scratch that a kernel takes inside one operator, where its size follows from shapes and the card.
 
-Convolutions convert layouts (`convolution.py`). Reductions over leading dimensions, as for the gradient of a bias,
-leave partial sums of each block of threads in global memory; in eager training that is often hundreds of MiB for a few
+Convolutions convert layouts (`convolution.py`); some operators make tensors of their own (`kernel_scratch.py`).
+Reductions over leading dimensions, as for the gradient of a bias, leave partial sums of each block of threads in global memory; in eager training that is often hundreds of MiB for a few
 KiB of result. Rules from torch's `aten/src/ATen/native/cuda/Reduce.cuh` (setReduceConfig, global_memory_size).
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peakcast.featurizer.convolution import parse_geometry, scratch_bytes
+from peakcast.featurizer.kernel_scratch import kernel_scratch, outsized_results
 from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes
 from peakcast.featurizer.trace import Csr, Int32, Trace
 from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU, GRADIENT, TEMPORARY
@@ -64,6 +65,9 @@ def with_scratch(lifetimes: Lifetimes, trace: Trace, spec: GraphSpec, generation
     leading ones: a parameter was broadcast along them. Compiled regions sum in kernels of their own, without scratch.
     """
     nodes, sizes = _convolutions(trace, spec)
+    inner_nodes, inner_sizes = kernel_scratch(trace, spec)
+    nodes += inner_nodes
+    sizes += inner_sizes
     ops, dtypes = spec.ops, spec.dtypes
     for node in _gradient_sums(trace, ops).tolist():
         outputs = int(trace.numel[node])
@@ -75,6 +79,11 @@ def with_scratch(lifetimes: Lifetimes, trace: Trace, spec: GraphSpec, generation
         if size_bytes:
             nodes.append(node)
             sizes.append(size_bytes)
+    outsized = outsized_results(trace, ops)
+    if outsized:
+        sizes_of_all = lifetimes.bytes.copy()
+        sizes_of_all[list(outsized)] = list(outsized.values())
+        lifetimes = replace(lifetimes, bytes=sizes_of_all)
     if not nodes:
         return lifetimes
     count, at = len(nodes), np.array(nodes, np.int32)

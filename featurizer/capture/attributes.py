@@ -11,7 +11,7 @@ aten = torch.ops.aten
 
 
 def attribute_of(func: Any, args: Sequence[Any], *, channels_last: bool = False) -> str:
-    """Describe a convolution's geometry as `key=value` pairs; empty for every other operator.
+    """Describe a convolution's geometry, and what a scatter reduces, as `key=value` pairs; empty for other operators.
 
     `channels_last` says that the compiler lays the convolutions of this graph out so, whatever the tensors look like.
     """
@@ -25,6 +25,8 @@ def attribute_of(func: Any, args: Sequence[Any], *, channels_last: bool = False)
             image, weight, args[4], args[6], transposed=args[7], groups=args[9], last=channels_last
         )
         return f"{described},gradients={wanted}"
+    if func in (aten.scatter_reduce.two, aten.scatter_reduce_.two):
+        return f"reduce={args[4]}"
     return ""
 
 
