@@ -1,8 +1,9 @@
 """Scratch that a kernel takes inside one operator, where its size follows from shapes and the card.
 
 Convolutions convert layouts (`convolution.py`); some operators make tensors of their own (`kernel_scratch.py`).
-Reductions over leading dimensions, as for the gradient of a bias, leave partial sums of each block of threads in global memory; in eager training that is often hundreds of MiB for a few
-KiB of result. Rules from torch's `aten/src/ATen/native/cuda/Reduce.cuh` (setReduceConfig, global_memory_size).
+Reductions over leading dimensions, as for the gradient of a bias, leave partial sums of each block of threads in global
+memory; in eager training that is often hundreds of MiB for a few KiB of result. Rules from torch's
+`aten/src/ATen/native/cuda/Reduce.cuh` (setReduceConfig, global_memory_size).
 """
 
 from __future__ import annotations
