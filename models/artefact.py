@@ -36,6 +36,19 @@ class ArtefactError(ValueError):
     """An artefact that must not be used: missing, altered, of another format, or with unsafe file names."""
 
 
+class Lineage(BaseModel):
+    """What a version was made from, beyond its data's hash."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    parent: str | None = None  # the version in use when it was fitted, or that it adapts
+    records: int
+    architectures: int
+    origins: dict[str, int]  # records measured, reported, replayed
+    held_out: list[str] = []  # architectures no part of it ever saw: the frozen test split
+    settings: dict[str, Any]
+
+
 class Manifest(BaseModel):
     """What an artefact is and what made it. `version` is derived from the content: equal content, equal version."""
 
@@ -49,6 +62,7 @@ class Manifest(BaseModel):
     seed: int
     libraries: dict[str, str]
     sha256: dict[str, str]  # of every file but the manifest
+    lineage: Lineage | None = None  # versions before 0.2 have none
 
 
 def content_version(files: Mapping[str, bytes], data_sha256: str) -> str:
@@ -73,7 +87,7 @@ def write_artefact(folder: Path, files: Mapping[str, bytes], about: Mapping[str,
     Args:
         folder: replaced if it exists.
         files: name -> content.
-        about: the manifest's created, data_sha256, code_version, seed and libraries.
+        about: the manifest's created, data_sha256, code_version, seed, libraries and lineage.
 
     Raises:
         ArtefactError: if a file name is not one plain path segment, or the files are not those of a pair.

@@ -41,13 +41,13 @@ class Shrink:
 
     def apply(self, corrections_HR: Floats) -> Floats:
         """Return one relative correction [R] from those of the H heads."""
-        joint = np.dot(np.array([self.shares]), corrections_HR)[0]
+        joint = np.dot(np.array([self.shares]), corrections_HR[: len(self.shares)])[0]
         shrunk = np.sign(joint) * np.maximum(np.abs(joint) - self.threshold, 0.0)
         return np.clip(self.strength * shrunk, *LIMITS)
 
 
 def _even(chosen: Sequence[int]) -> tuple[float, ...]:
-    return tuple(1.0 / len(chosen) if head in chosen else 0.0 for head in range(len(ALL_HEADS)))
+    return tuple(1.0 / len(chosen) if head in chosen else 0.0 for head in range(max(chosen) + 1))
 
 
 def grid(heads: Sequence[str] = ALL_HEADS) -> list[Shrink]:
@@ -84,14 +84,14 @@ class Blend:
         corrections_HPQ: Floats,
         groups: Sequence[str],
         *,
-        heads: Sequence[str] = ALL_HEADS,
+        heads: Sequence[str] | None = None,
     ) -> Self:
         """Choose the numbers on out-of-fold corrections.
 
         `measured_PQ` is NaN where nothing was measured; `groups` are the architectures, which count alike; `heads`
-        are those that may be used.
+        are those that may be used (default: all that say something).
         """
-        tried = grid(heads)
+        tried = grid(heads or ALL_HEADS[: len(corrections_HPQ)])
         prior = np.stack([example.prior_bytes for example in examples])
         labels = np.unique(np.array(groups), return_inverse=True)[1]
         shrinks: dict[str, Shrink] = {}
@@ -127,7 +127,7 @@ def _cells(examples: Sequence[Example]) -> list[tuple[str, NDArray[np.bool_], in
 
 
 def _choose(truth: Floats, corrections_HR: Floats, group: NDArray[np.int64], tried: Sequence[Shrink]) -> Shrink:
-    """Return the best of those tried: smallest mean plus median error, a median no worse than the prior's, and a gain for sure.
+    """Return the best of those tried: smallest mean plus median error, a median no worse than the prior's, a sure gain.
 
     Where no gain is sure, nothing is corrected.
     """

@@ -11,11 +11,14 @@ from typing import Any, Self
 
 import lightgbm
 import numpy as np
+from numpy.typing import NDArray
 
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.example import CONTEXT_NAMES, Example, Floats
 
 ROW_NAMES = ("quantity", "log2_prior", "prior_over_steady", "resident_share", "lstm_ratio", "lstm_bytes")
+# Tells in training which labels were computed; what is served is always asked as measured.
+REPLAYED_NAME = "replayed"
 
 # Small trees with a strong pull to zero: a few hundred records from a few dozen architectures, most of them within
 # 1 % already. One thread and fixed orders make the text the same to the bit.
@@ -34,15 +37,24 @@ PARAMETERS: Mapping[str, Any] = {
 }
 
 
-def feature_names(examples: Sequence[Example]) -> list[str]:
-    """Return the F names: the summary's, the context's, then the row's own."""
-    return [*examples[0].summary, *CONTEXT_NAMES, *ROW_NAMES]
+def feature_names(examples: Sequence[Example], *, with_replays: bool = False) -> list[str]:
+    """Return the F names: the summary's, the context's, then the row's own; the replays' mark last."""
+    return [*examples[0].summary, *CONTEXT_NAMES, *ROW_NAMES, *([REPLAYED_NAME] if with_replays else [])]
 
 
-def feature_matrix(examples: Sequence[Example], sequence_P2Q: Floats, names: Sequence[str]) -> Floats:
-    """Return [R, F]: rows in the order plan, then quantity. A summary feature an example lacks is NaN."""
+def feature_matrix(
+    examples: Sequence[Example],
+    sequence_P2Q: Floats,
+    names: Sequence[str],
+    is_replayed_P: NDArray[np.bool_] | None = None,
+) -> Floats:
+    """Return [R, F]: rows in the order plan, then quantity. A summary feature an example lacks is NaN.
+
+    `is_replayed_P` marks labels that were computed (default: none).
+    """
     count = len(QUANTITIES)
-    known = len(names) - len(CONTEXT_NAMES) - len(ROW_NAMES)
+    marked = names[-1] == REPLAYED_NAME
+    known = len(names) - len(CONTEXT_NAMES) - len(ROW_NAMES) - marked
     shared = np.array([[e.summary.get(name, np.nan) for name in names[:known]] for e in examples], dtype=float)
     context = np.stack([example.context_K for example in examples])
     prior = np.stack([example.prior_bytes for example in examples])
@@ -59,7 +71,11 @@ def feature_matrix(examples: Sequence[Example], sequence_P2Q: Floats, names: Seq
         axis=-1,
     )
     repeated = np.repeat(np.concatenate([shared, context], axis=1), count, axis=0)
-    return np.concatenate([repeated, own.reshape(-1, len(ROW_NAMES))], axis=1)
+    parts = [repeated, own.reshape(-1, len(ROW_NAMES))]
+    if marked:
+        replayed = np.zeros(len(examples)) if is_replayed_P is None else is_replayed_P.astype(float)
+        parts.append(np.repeat(replayed, count)[:, None])
+    return np.concatenate(parts, axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +95,9 @@ class Trees:
         objective: str,
         rounds: int,
         seed: int,
+        parameters: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Fit on the rows given, all of them with a target."""
+        """Fit on the rows given, all of them with a target. `parameters` go before the usual ones."""
         data = lightgbm.Dataset(
             features_RF,
             target_R,
@@ -89,7 +106,8 @@ class Trees:
             feature_name=[f"f{column}" for column in range(len(names))],
             categorical_feature=[list(names).index("quantity")],
         )
-        return cls(lightgbm.train({**PARAMETERS, "objective": objective, "seed": seed}, data, num_boost_round=rounds))
+        chosen = {**PARAMETERS, **(parameters or {}), "objective": objective, "seed": seed}
+        return cls(lightgbm.train(chosen, data, num_boost_round=rounds))
 
     def predict(self, features_RF: Floats) -> Floats:
         """Return [R]."""

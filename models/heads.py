@@ -1,11 +1,14 @@
-"""The three forms a correction is learned in, and how each is turned into a share of the prior.
+"""The forms a correction is learned in, and how each is turned into a share of the prior.
 
 - ratio: `measured / prior - 1`. Fusion scales bytes.
 - additive: `asinh((measured - prior) / UNIT_BYTES)`. Workspaces add bytes, whatever the prior.
 - scratch: `(measured - prior) / scratch`, where scratch is how far the peak would rise if kernels took as much as they
   read and write (`models/scratch.py`). Convolutions in another layout, scatters and sorts take about that, or nothing.
 
-Shapes: P examples, Q quantities.
+The trees learn all three, the LSTM the first two. Its own say counts beside theirs: it reads the order of the nodes,
+they read sums over the graph, and the two miss different things.
+
+Shapes: P examples, Q quantities, H = 5 heads.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ import numpy as np
 from peakcast.models.example import Floats
 
 HEADS = ("ratio", "additive", "scratch")
+# In the order of `corrections`: those of the trees, then the LSTM's own.
+ALL_HEADS = (*HEADS, "lstm_ratio", "lstm_additive")
 # Linear below the size of a workspace, logarithmic above.
 UNIT_BYTES = float(16 << 20)
 # Beyond these the simulation has failed altogether, and a correction drawn from other graphs will not mend it.
@@ -46,15 +51,23 @@ def head_weights(prior_PQ: Floats, measured_PQ: Floats, scratch_P: Floats) -> di
     }
 
 
-def corrections(outputs: Mapping[str, Floats], prior_PQ: Floats, scratch_P: Floats) -> Floats:
-    """Return what each head (axis 0, in the order of HEADS) says as a share of the prior, [3, P, Q]."""
+def corrections(outputs: Mapping[str, Floats], prior_PQ: Floats, scratch_P: Floats, sequence_P2Q: Floats) -> Floats:
+    """Return what each head (axis 0, in the order of ALL_HEADS) says as a share of the prior, [5, P, Q]."""
     scratch = np.nan_to_num(_usable_scratch(prior_PQ, scratch_P))
+    count = prior_PQ.shape[1]
     shares = {
         "ratio": outputs["ratio"],
-        "additive": np.sinh(np.clip(outputs["additive"], -12.0, 12.0)) * UNIT_BYTES / prior_PQ,
+        "additive": _as_share(outputs["additive"], prior_PQ),
         "scratch": outputs["scratch"] * scratch / prior_PQ,
+        "lstm_ratio": sequence_P2Q[:, :count],
+        "lstm_additive": _as_share(sequence_P2Q[:, count:], prior_PQ),
     }
-    return np.stack([shares[name] for name in HEADS])
+    return np.stack([shares[name] for name in ALL_HEADS])
+
+
+def _as_share(additive: Floats, prior_PQ: Floats) -> Floats:
+    share: Floats = np.sinh(np.clip(additive, -12.0, 12.0)) * UNIT_BYTES / prior_PQ
+    return share
 
 
 def _usable_scratch(prior_PQ: Floats, scratch_P: Floats) -> Floats:

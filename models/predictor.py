@@ -120,11 +120,12 @@ class Predictor:
 
     def forecast(self, examples: Sequence[Example], risk: float) -> Forecast:
         """Return expected and upper bytes of examples, at the given risk for each quantity by itself."""
-        features = feature_matrix(examples, self.sequence.predict(examples), self.feature_names)
+        guesses = self.sequence.predict(examples)
+        features = feature_matrix(examples, guesses, self.feature_names)
         prior = np.stack([example.prior_bytes for example in examples])
         outputs = {name: trees.predict(features).reshape(prior.shape) for name, trees in self.heads.items()}
         scratch = np.array([example.scratch_bytes for example in examples])
-        expected = self.blend.apply(examples, corrections(outputs, prior, scratch))
+        expected = self.blend.apply(examples, corrections(outputs, prior, scratch, guesses))
         scale = spread_bytes(self.spread.predict(features).reshape(prior.shape), expected, self.spread_floor)
         judged = [self.coverage.judge(example.facts) for example in examples]
         upper = np.empty_like(expected)

@@ -68,6 +68,8 @@ def make_dataset(architectures: int = 24, records: int = 8, *, seed: int = 0, no
         weights_bytes_P=np.full(count, 100 * MIB),
         step_seconds_P=np.array([0.1 if example.is_eager else 0.05 for example in examples]),
         workloads=[f"workload{row // 2}" for row in range(count)],
+        origins=["measured"] * count,
+        reporters=[""] * count,
         torch_versions=["2.11"],
         data_sha256="0" * 64,
         created="2026-01-01",

@@ -38,7 +38,8 @@ def train_command(
 ) -> None:
     """Fit the pair on a corpus and write it as a new version."""
     from peakcast.training.dataset import load_dataset
-    from peakcast.training.fit import FitSettings, fit_pair, save_pair
+    from peakcast.training.fit import fit_pair, save_pair
+    from peakcast.training.fit_settings import FitSettings
 
     settings = FitSettings(seed=seed)
     with Stages() as stages:
@@ -71,7 +72,7 @@ def evaluate_command(
     """Judge the pair on held-out architectures, beside the simulation alone and the 4 x weights rule."""
     from peakcast.training.dataset import load_dataset
     from peakcast.training.evaluate import cross_validate, summary
-    from peakcast.training.fit import FitSettings
+    from peakcast.training.fit_settings import FitSettings
     from peakcast.training.report import print_table, write_report
 
     with Stages() as stages:

@@ -21,6 +21,8 @@ from peakcast.training.zoo import Case, entries, is_reserved
 Record = dict[str, Any]
 
 RECORDS: Final = "records.jsonl.xz"
+# Labels that were computed, not measured: a file of their own, so that they never mix.
+REPLAYED_RECORDS: Final = "replayed.jsonl.xz"
 GRAPHS: Final = "graphs"
 _QUANTITIES: Final = ("first_allocated", "first_reserved", "steady_allocated", "steady_reserved")
 # The bisection stops within 0.5 %.
@@ -31,13 +33,13 @@ class CorpusError(ValueError):
     """A corpus that cannot be used as it is; the message names the file, and the line where it has lines."""
 
 
-def read(corpus: Path) -> list[Record]:
-    """Read all records; none where there is no corpus yet.
+def read(corpus: Path, name: str = RECORDS) -> list[Record]:
+    """Read all records of a file of the corpus; none where it is not there yet.
 
     Raises:
         CorpusError: if the file is damaged, or a line of it is no record.
     """
-    path = corpus / RECORDS
+    path = corpus / name
     if not path.exists():
         return []
     try:

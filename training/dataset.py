@@ -1,5 +1,8 @@
 """The corpus as arrays: examples, what was measured of them, and the architecture each belongs to.
 
+Records come from three origins: `measured` (the seed's among them), `reported` by somebody's training loop, and
+`replayed`, computed without a card. Only measured ones count in any accuracy, choice or bound.
+
 Shapes: P records, Q quantities in the order of QUANTITIES.
 """
 
@@ -10,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import joblib
 import numpy as np
@@ -23,8 +26,12 @@ from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.decision import plan_kind
 from peakcast.models.example import Example, Floats, make_example
-from peakcast.training.corpus import RECORDS, CorpusError, Record, graph_path, read_graph
+from peakcast.training.corpus import RECORDS, REPLAYED_RECORDS, CorpusError, Record, graph_path, read_graph
 from peakcast.training.corpus import read as corpus_records
+from peakcast.training.finished import CACHE
+from peakcast.training.influence import MEASURED, REPLAYED, REPORTED, weights
+
+_ORIGINS = {"measured": MEASURED, "seed": MEASURED, "reported": REPORTED, "replayed": REPLAYED}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +45,8 @@ class Dataset:
     weights_bytes_P: Floats
     step_seconds_P: Floats
     workloads: Sequence[str]  # the same for the plans of one workload
+    origins: Sequence[str]  # measured, reported or replayed
+    reporters: Sequence[str]  # who reported it; "" for the other origins
     torch_versions: Sequence[str]  # of the labels, major.minor; the graphs may be traced with another
     data_sha256: str
     created: str  # date of the newest record
@@ -57,13 +66,41 @@ class Dataset:
 
     @property
     def weights(self) -> Floats:
-        """Return weights under which an architecture with many records does not rule: 1 / sqrt(its records), mean 1."""
-        counts: dict[str, int] = defaultdict(int)
-        for name in self.architectures:
-            counts[name] += 1
-        weight = np.array([counts[name] ** -0.5 for name in self.architectures])
-        result: Floats = weight / weight.mean()
-        return result
+        """Return how much each record may say: architectures count alike, and no reporter rules."""
+        return weights(self.architectures, self.origins, self.reporters)
+
+    @property
+    def is_measured_P(self) -> NDArray[np.bool_]:
+        """Mark the records that were measured here: those that count in accuracy, choices and bounds."""
+        return np.array([origin == MEASURED for origin in self.origins], dtype=bool)
+
+    @property
+    def is_replayed_P(self) -> NDArray[np.bool_]:
+        """Mark the records whose peaks were computed."""
+        return np.array([origin == REPLAYED for origin in self.origins], dtype=bool)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of all that a fit reads: the same arrays, the same fit."""
+        digest = hashlib.sha256(self.data_sha256.encode())
+        for row, example in enumerate(self.examples):
+            facts = replace(example.facts, op_share={}, dtypes=frozenset())
+            named = (
+                self.keys[row],
+                self.architectures[row],
+                self.origins[row],
+                self.reporters[row],
+                example.plan,
+                facts,
+            )
+            digest.update(repr((*named, sorted(example.facts.op_share.items()), sorted(example.facts.dtypes))).encode())
+            digest.update(repr((sorted(example.summary.items()), example.scratch_bytes, example.peak_step)).encode())
+            for array in (example.prior_bytes, example.floor_bytes, example.steps_TC, example.watermark_T):
+                digest.update(np.ascontiguousarray(array).tobytes())
+            digest.update(example.context_K.tobytes())
+        for array in (self.measured_PQ, self.weights_bytes_P, self.step_seconds_P):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Self:
         """Return the dataset of some rows."""
@@ -76,24 +113,34 @@ class Dataset:
             weights_bytes_P=self.weights_bytes_P[rows],
             step_seconds_P=self.step_seconds_P[rows],
             workloads=[self.workloads[row] for row in rows],
+            origins=[self.origins[row] for row in rows],
+            reporters=[self.reporters[row] for row in rows],
         )
 
+    def where(self, chosen_P: Sequence[bool] | NDArray[np.bool_]) -> Self:
+        """Return the dataset of the records that are marked."""
+        return self.take(np.flatnonzero(np.asarray(chosen_P)))
+
     def folds(self, count: int, seed: int) -> NDArray[np.int64]:
-        """Return the fold of each record, [P]: every architecture in one fold, folds of about equal size.
+        """Return the fold of each record, [P]: every architecture in one fold, folds of about equal measured size.
 
         Raises:
-            CorpusError: if there are fewer architectures than folds.
+            CorpusError: if there are fewer measured architectures than folds.
         """
-        names = sorted(set(self.architectures))
-        if len(names) < count:
-            raise CorpusError(f"{count} folds need as many architectures; there are {len(names)}")
-        sizes = {name: self.architectures.count(name) for name in names}
+        sizes = dict.fromkeys(sorted(set(self.architectures)), 0)
+        for name, origin in zip(self.architectures, self.origins, strict=True):
+            sizes[name] += origin == MEASURED
+        measured = sum(size > 0 for size in sizes.values())
+        if measured < count:
+            raise CorpusError(f"{count} folds need as many architectures; there are {measured}")
+        names = list(sizes)
         shuffled = np.random.default_rng(seed).permutation(len(names))
         filled = [0] * count
         fold_of: dict[str, int] = {}
         # Largest first into the emptiest fold; the seed settles ties.
         for index in sorted(shuffled, key=lambda i: -sizes[names[i]]):
-            fold = filled.index(min(filled))
+            # What nobody measured fills no fold: it is dealt out.
+            fold = filled.index(min(filled)) if sizes[names[index]] else int(index) % count
             fold_of[names[index]] = fold
             filled[fold] += sizes[names[index]]
         return np.array([fold_of[name] for name in self.architectures])
@@ -110,6 +157,65 @@ class Dataset:
             if workload in eager and seconds > 0:
                 ratios[plan_kind(plan)].append(eager[workload] / seconds)
         return {kind: round(float(np.median(values)), 3) for kind, values in sorted(ratios.items())}
+
+
+def join(parts: Sequence[Dataset]) -> Dataset:
+    """Join datasets into one, in the order of the keys; of two records with a key the earlier part's stays.
+
+    A reported graph with the operators of a measured architecture joins that architecture: what is held out must not
+    come in by another name.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    chosen: dict[str, tuple[int, int]] = {}
+    for place, part in enumerate(parts):
+        for row, key in enumerate(part.keys):
+            chosen.setdefault(key, (place, row))
+    order = [chosen[key] for key in sorted(chosen)]
+
+    def column(name: str) -> list[Any]:
+        return [getattr(parts[place], name)[row] for place, row in order]
+
+    examples, origins = column("examples"), column("origins")
+    names = column("architectures")
+    known = {
+        _signature(example): name
+        for example, name, origin in zip(examples, names, origins, strict=True)
+        if origin == MEASURED
+    }
+    return Dataset(
+        keys=sorted(chosen),
+        architectures=[
+            known.get(_signature(example), name) if origin == REPORTED else name
+            for example, name, origin in zip(examples, names, origins, strict=True)
+        ],
+        examples=examples,
+        measured_PQ=np.array(column("measured_PQ")),
+        weights_bytes_P=np.array(column("weights_bytes_P")),
+        step_seconds_P=np.array(column("step_seconds_P")),
+        workloads=column("workloads"),
+        origins=origins,
+        reporters=column("reporters"),
+        torch_versions=sorted({version for part in parts for version in part.torch_versions}),
+        data_sha256=hashlib.sha256("\n".join(part.data_sha256 for part in parts).encode()).hexdigest(),
+        created=max(part.created for part in parts),
+    )
+
+
+def _signature(example: Example) -> tuple[str, ...]:
+    """Return the operators of the plan: the same for every depth, width and batch of one implementing class."""
+    return (plan_kind(example.plan), example.task, *sorted(example.facts.op_share))
+
+
+def load_datasets(
+    corpora: Sequence[Path],
+    *,
+    cache: Path | None = None,
+    jobs: int = 2,
+    note: Callable[[str], None] = lambda _: None,
+) -> Dataset:
+    """Read and join corpora and exports of the store, the ones that matter most first. As `load_dataset`."""
+    return join([load_dataset(corpus, cache=cache, jobs=jobs, note=note) for corpus in corpora])
 
 
 def load_dataset(
@@ -129,10 +235,10 @@ def load_dataset(
     by_graph = _by_graph(corpus, note)
     records = [record for members in by_graph.values() for record in members]
     if not records:
-        raise CorpusError(f"no usable record in {corpus}: they are out of memory, failed, replayed, or have no graph")
+        raise CorpusError(f"no usable record in {corpus}: they are out of memory, failed, or have no graph")
     data_sha256 = corpus_sha256(records)
     made_by = hashlib.sha256((_graphs_sha256(corpus, by_graph) + _code_sha256()).encode()).hexdigest()
-    path = (cache or Path(".cache/peakcast")) / f"dataset-{data_sha256[:16]}-{made_by[:16]}.joblib"
+    path = (cache or CACHE) / f"dataset-{data_sha256[:16]}-{made_by[:16]}.joblib"
     if path.exists():
         # Local and named by the hash of what made it; nothing that came over the network is ever unpickled.
         cached: Dataset = joblib.load(path)
@@ -148,7 +254,7 @@ def load_dataset(
 
 def _by_graph(corpus: Path, note: Callable[[str], None]) -> dict[str, list[Record]]:
     """Return the usable records of each graph, and tell `note` how many have none."""
-    records = corpus_records(corpus)
+    records = [*corpus_records(corpus), *corpus_records(corpus, REPLAYED_RECORDS)]
     by_graph: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if is_usable(record):
@@ -172,10 +278,15 @@ def _graphs_sha256(corpus: Path, graph_ids: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
+def origin_of(record: Record) -> str | None:
+    """Return the origin of a record's peaks; None where its source is none that is known."""
+    return _ORIGINS.get(str(record.get("source")))
+
+
 def is_usable(record: Record) -> bool:
-    """Tell whether a record is a label: measured on a card, it ran to the end, and its graph was captured."""
-    is_measured = record.get("source") in {"measured", "seed"} and not record.get("out_of_memory")
-    return is_measured and bool(record.get("measured")) and bool(record.get("graph_id"))
+    """Tell whether a record is a label: of a known source, it ran to the end, and its graph was captured."""
+    ran = origin_of(record) is not None and not record.get("out_of_memory")
+    return ran and bool(record.get("measured")) and bool(record.get("graph_id"))
 
 
 def examples_of_graph(corpus: Path, graph_id: str, records: Iterable[Record]) -> list[tuple[Record, Example, int]]:
@@ -200,18 +311,37 @@ def assemble(rows: Sequence[tuple[Record, Example, int]], data_sha256: str) -> D
     """Build the dataset of simulated records, ordered by key."""
     rows = sorted(rows, key=lambda row: row[0]["key"])
     records = [record for record, _, _ in rows]
+    origins = [str(origin_of(record)) for record in records]
     return Dataset(
         keys=[record["key"] for record in records],
-        architectures=[record["architecture"] for record in records],
+        architectures=[_architecture(record, example) for record, example, _ in rows],
         examples=[example for _, example, _ in rows],
         measured_PQ=np.array([measured_bytes(record) for record in records]),
         weights_bytes_P=np.array([weights for _, _, weights in rows], dtype=float),
         step_seconds_P=np.array([record.get("step_seconds") or np.nan for record in records], dtype=float),
-        workloads=[orjson.dumps(record["case"], option=orjson.OPT_SORT_KEYS).decode() for record in records],
+        workloads=[_workload(record) for record in records],
+        origins=origins,
+        reporters=[
+            str(record.get("reporter") or "anonymous") if origin == REPORTED else ""
+            for record, origin in zip(records, origins, strict=True)
+        ],
         torch_versions=sorted({_minor(record.get("versions", {}).get("torch", "")) for record in records} - {""}),
         data_sha256=data_sha256,
         created=max(str(record.get("measured_at", "")) for record in records),
     )
+
+
+def _architecture(record: Record, example: Example) -> str:
+    """Return the record's architecture. A stranger's word for it counts for nothing: the operators tell."""
+    if origin_of(record) != REPORTED:
+        return str(record["architecture"])
+    return f"ops-{hashlib.sha256(' '.join(_signature(example)[2:]).encode()).hexdigest()[:12]}"
+
+
+def _workload(record: Record) -> str:
+    """Return what is the same for the plans of one workload."""
+    case = record.get("case") or {"graph_id": record["graph_id"]}
+    return orjson.dumps(case, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _minor(version: str) -> str:
@@ -223,11 +353,13 @@ def measured_bytes(record: Record) -> list[float]:
 
     A warm compile cache leaves out what compiling takes: cold and warm first steps never mix, and the cold ones count.
     """
-    warm = record["cache"] == "warm" and not record["plan"].startswith("eager")
+    warm = record.get("cache") == "warm" and not record["plan"].startswith("eager")
     labels = []
     for quantity in QUANTITIES:
         value = record["measured"].get(f"{quantity}_bytes")
-        labels.append(float("nan") if value is None or (warm and quantity.startswith("first")) else float(value))
+        # Nothing takes no memory: a zero is no label, and would rule every ratio.
+        known = value is not None and value > 0 and not (warm and quantity.startswith("first"))
+        labels.append(float(value) if known else float("nan"))
     return labels
 
 

@@ -14,7 +14,8 @@ from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.example import Floats
 from peakcast.models.predictor import Forecast
 from peakcast.training.dataset import Dataset
-from peakcast.training.fit import FitSettings, fit_pair
+from peakcast.training.fit import fit_pair
+from peakcast.training.fit_settings import FitSettings
 from peakcast.training.importance import node_shares, tree_shares
 
 # The rule of thumb of training with Adam: weights, gradients and two moments.

@@ -7,31 +7,18 @@ measured corrections then only have to read that off. Deterministic for a seed: 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
 from peakcast.models.example import CHANNELS, CONTEXT_NAMES, Example, Floats
 from peakcast.models.lstm import SequenceModel
+from peakcast.training.fit_settings import SequenceSettings
 
 # Shapes: P examples, B batch, T steps, C channels, H hidden, D head, K context, Q quantities (2Q targets).
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceSettings:
-    """Size and schedule. The defaults fit a few hundred examples in well under a minute on one core."""
-
-    hidden: int = 32
-    head: int = 24
-    epochs: int = 24
-    batch: int = 32
-    learning_rate: float = 4e-3
-    weight_decay: float = 3e-2
-    # The watermark's share of the loss, beside 1 for the corrections.
-    watermark_weight: float = 0.3
 
 
 class _Net(nn.Module):
@@ -65,21 +52,32 @@ def fit_sequence_model(
     *,
     seed: int,
     settings: SequenceSettings | None = None,
+    is_replayed_P: NDArray[np.bool_] | None = None,
 ) -> SequenceModel:
-    """Fit on examples and 2Q targets: relative corrections, then additive ones (asinh units); NaN: not measured."""
+    """Fit on examples and 2Q targets: relative corrections, then additive ones (asinh units); NaN: not measured.
+
+    Where labels were replayed, the first half of the epochs goes over all records and the second over the others: what
+    a card alone can show has the last word.
+    """
     settings = settings or SequenceSettings()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return _fit(examples, targets_PW, weight_P, seed, settings)
+            replayed = np.zeros(len(examples), bool) if is_replayed_P is None else is_replayed_P
+            return _fit(examples, targets_PW, weight_P, replayed, seed, settings)
     finally:
         torch.set_num_threads(threads)
 
 
 def _fit(
-    examples: Sequence[Example], targets_PW: Floats, weight_P: Floats, seed: int, settings: SequenceSettings
+    examples: Sequence[Example],
+    targets_PW: Floats,
+    weight_P: Floats,
+    replayed_P: NDArray[np.bool_],
+    seed: int,
+    settings: SequenceSettings,
 ) -> SequenceModel:
     flat = np.concatenate([example.steps_TC for example in examples]).astype(np.float64)
     mean, std = flat.mean(axis=0).astype(np.float32), np.maximum(flat.std(axis=0), 1e-3).astype(np.float32)
@@ -87,24 +85,42 @@ def _fit(
     targets = torch.from_numpy(np.nan_to_num(targets_PW).astype(np.float32))
     measured = torch.from_numpy(np.isfinite(targets_PW).astype(np.float32) * weight_P[:, None].astype(np.float32))
     net = _Net(settings, targets_PW.shape[1])
-    optimizer = torch.optim.AdamW(net.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
-    # Batches of like length, so that little is padding; their order changes with each epoch.
+    # Of like length side by side, so that little is padding.
     by_length = np.argsort([len(example.steps_TC) for example in examples], kind="stable")
-    batches = [by_length[start : start + settings.batch] for start in range(0, len(examples), settings.batch)]
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=settings.learning_rate, total_steps=settings.epochs * len(batches)
-    )
+    measured_rows = by_length[~replayed_P[by_length]]
+    phases = [(by_length, settings.epochs)]
+    if replayed_P.any() and len(measured_rows):
+        phases = [(by_length, settings.epochs - settings.epochs // 2), (measured_rows, settings.epochs // 2)]
     order = np.random.default_rng(seed)
-    for _ in range(settings.epochs):
+    for rows, epochs in phases:
+        _descend(net, [*tensors, targets, measured], rows, epochs, order, settings)
+    return _export(net, mean, std)
+
+
+def _descend(
+    net: _Net,
+    columns: Sequence[torch.Tensor],
+    rows: NDArray[np.int64],
+    epochs: int,
+    order: np.random.Generator,
+    settings: SequenceSettings,
+) -> None:
+    """Go over the rows so many times; the order of the batches changes with each."""
+    batches = [rows[start : start + settings.batch] for start in range(0, len(rows), settings.batch)]
+    optimizer = torch.optim.AdamW(net.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=settings.learning_rate, total_steps=epochs * len(batches)
+    )
+    for _ in range(epochs):
         for batch in order.permutation(len(batches)):
-            rows = torch.from_numpy(batches[batch].copy())
-            loss = _loss(net, [tensor[rows] for tensor in tensors], targets[rows], measured[rows], settings)
+            chosen = torch.from_numpy(batches[batch].copy())
+            *inputs, targets, measured = (column[chosen] for column in columns)
+            loss = _loss(net, inputs, targets, measured, settings)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimizer.step()
             schedule.step()
-    return _export(net, mean, std)
 
 
 def _loss(

@@ -1,4 +1,4 @@
-"""The frozen test split: architectures that no fit, no choice and no calibration ever sees; only the gate looks at them.
+"""The frozen test split: architectures that no fit, choice or calibration ever sees; only the gate looks at them.
 
 The names lie in `frozen_split.json`. They were drawn once, by the rule in `draw`, from the kinds of the corpus. A name
 is never taken out: what it was tested on must stay comparable. `python -m peakcast.training.frozen_split` draws names

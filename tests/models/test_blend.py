@@ -51,7 +51,7 @@ def test_heads_say_what_was_missing() -> None:
     scratch = np.array([192 * MIB])
     targets = head_targets(prior, measured, scratch)
     assert targets["scratch"].item() == pytest.approx(0.5)
-    assert np.allclose(corrections(targets, prior, scratch), 0.096)
+    assert np.allclose(corrections(targets, prior, scratch, np.array([[0.096, np.arcsinh(6.0)]])), 0.096)
 
 
 def test_too_little_scratch_says_nothing() -> None:
@@ -59,7 +59,7 @@ def test_too_little_scratch_says_nothing() -> None:
     prior, measured, scratch = np.array([[1000 * MIB]]), np.array([[1096 * MIB]]), np.array([4 * MIB])
     assert np.isnan(head_targets(prior, measured, scratch)["scratch"]).all()
     outputs = {"ratio": np.zeros((1, 1)), "additive": np.zeros((1, 1)), "scratch": np.ones((1, 1))}
-    assert corrections(outputs, prior, scratch)[2].item() == 0.0
+    assert corrections(outputs, prior, scratch, np.zeros((1, 2)))[2].item() == 0.0
 
 
 def test_survives_json() -> None:

@@ -13,8 +13,8 @@ from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import BACKWARD
 from peakcast.models.coverage import unfused_bytes
 from peakcast.models.predictor import Predictor
-from peakcast.training.fit import FitSettings, fit_pair
-from peakcast.training.fit_lstm import SequenceSettings
+from peakcast.training.fit import fit_pair
+from peakcast.training.fit_settings import FitSettings, SequenceSettings
 
 PLANS = ("eager", "eager:checkpoint", "inductor", "inductor:budget=0.25", "inductor:max-autotune", "hybrid")
 

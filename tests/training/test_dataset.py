@@ -72,7 +72,7 @@ def make_record(spec: GraphSpec, key: str, **changed: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Write a corpus of two graphs and four records, two of them no labels."""
+    """Write a corpus of two graphs and four records: two measured, one replayed, one that ran out of memory."""
     small, large = make_spec(16 * MIB), make_spec(64 * MIB)
     records = [
         make_record(large, "b"),
@@ -89,13 +89,14 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def test_usable_records_become_rows(corpus: Path, tmp_path: Path) -> None:
-    """Measured records come in the order of their keys, with priors of three tensors of 16 and 64 MiB."""
+    """Records come in the order of their keys, with priors of three tensors of 16 and 64 MiB, each with its origin."""
     data = load_dataset(corpus, cache=tmp_path / "cache", jobs=1)
-    assert list(data.keys) == ["a", "b"]
-    assert data.priors[:, 0].tolist() == [3 * 16 * MIB, 3 * 64 * MIB]
-    assert data.measured_PQ[:, 0].tolist() == [3 * 16 * MIB, 3 * 64 * MIB]
+    assert list(data.keys) == ["a", "b", "c"]
+    assert list(data.origins) == ["measured", "measured", "replayed"]
+    assert data.priors[:, 0].tolist() == [3 * 16 * MIB, 3 * 64 * MIB, 3 * 16 * MIB]
+    assert data.measured_PQ[:, 0].tolist() == [3 * 16 * MIB, 3 * 64 * MIB, 3 * 16 * MIB]
     assert np.isnan(data.measured_PQ[:, QUANTITIES.index("required")]).all()
-    assert data.weights_bytes_P.tolist() == [16 * MIB, 64 * MIB]
+    assert data.weights_bytes_P.tolist() == [16 * MIB, 64 * MIB, 16 * MIB]
     assert (data.created, data.torch_versions) == ("2026-01-02T03:04:05Z", ["2.11"])
 
 
@@ -135,7 +136,7 @@ def test_records_without_a_graph_are_counted(corpus: Path, tmp_path: Path) -> No
     graph_path(corpus, make_spec(64 * MIB).graph_id).unlink()
     notes: list[str] = []
     data = load_dataset(corpus, cache=tmp_path / "cache", jobs=1, note=notes.append)
-    assert list(data.keys) == ["a"]
+    assert list(data.keys) == ["a", "c"]
     assert notes[0] == "1 of 5 records name no graph: left out"
     assert notes[1].startswith("1 of 5 records name a graph that is not there: left out (1 missing files, the first ")
 
@@ -180,19 +181,21 @@ def test_warm_compiles_are_no_label_of_the_first_step() -> None:
     [
         ({}, True),
         ({"source": "seed"}, True),
-        ({"source": "replayed"}, False),
+        ({"source": "replayed"}, True),
+        ({"source": "reported"}, True),
+        ({"source": "dreamed"}, False),
         ({"out_of_memory": True}, False),
         ({"graph_id": None}, False),
     ],
 )
 def test_what_counts_as_a_label(changed: dict[str, Any], usable: bool) -> None:
-    """Only what was measured on a card and ran to the end."""
+    """What ran to the end, has a graph, and comes from a source that is known."""
     assert is_usable(make_record(make_spec(MIB), "a", **changed)) is usable
 
 
 def test_corpus_without_labels_is_refused(corpus: Path) -> None:
-    """A corpus of replays alone trains nothing."""
-    record = make_record(make_spec(MIB), "a", source="replayed")
+    """A corpus of failures alone trains nothing."""
+    record = make_record(make_spec(MIB), "a", out_of_memory=True)
     (corpus / "records.jsonl.xz").write_bytes(lzma.compress(orjson.dumps(record)))
     with pytest.raises(ValueError, match="no usable record"):
         load_dataset(corpus, jobs=1)

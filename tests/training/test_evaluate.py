@@ -14,8 +14,7 @@ from samples import MIB, make_dataset
 from peakcast.client.render import people_console
 from peakcast.training.commands import TABLE_COLUMNS
 from peakcast.training.evaluate import HeldOut, cross_validate, score, summary, table, worst
-from peakcast.training.fit import FitSettings
-from peakcast.training.fit_lstm import SequenceSettings
+from peakcast.training.fit_settings import FitSettings, SequenceSettings
 from peakcast.training.report import print_table, write_report
 
 QUICK = FitSettings(inner_folds=2, rounds=40, spread_rounds=10, sequence=SequenceSettings(epochs=1, hidden=4))

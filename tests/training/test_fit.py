@@ -14,8 +14,8 @@ from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.artefact import read_artefact
 from peakcast.models.predictor import Predictor, ordered
 from peakcast.training.dataset import Dataset
-from peakcast.training.fit import FitSettings, fit_pair, save_pair
-from peakcast.training.fit_lstm import SequenceSettings
+from peakcast.training.fit import fit_pair, save_pair
+from peakcast.training.fit_settings import FitSettings, SequenceSettings
 
 QUICK = FitSettings(seed=3, inner_folds=3, rounds=120, spread_rounds=20, sequence=SequenceSettings(epochs=2, hidden=8))
 

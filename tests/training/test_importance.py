@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from samples import make_dataset
 
-from peakcast.training.fit import FitSettings, fit_pair
-from peakcast.training.fit_lstm import SequenceSettings
+from peakcast.training.fit import fit_pair
+from peakcast.training.fit_settings import FitSettings, SequenceSettings
 from peakcast.training.importance import node_shares, tree_shares
 
 

@@ -1,0 +1,44 @@
+"""How a pair is fitted: everything that a search may tune, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from peakcast.models.gbm import PARAMETERS
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSettings:
+    """Size and schedule of the LSTM. The defaults fit a few hundred examples in well under a minute on one core."""
+
+    hidden: int = 32
+    head: int = 24
+    epochs: int = 24
+    batch: int = 32
+    learning_rate: float = 4e-3
+    weight_decay: float = 3e-2
+    # The watermark's share of the loss, beside 1 for the corrections.
+    watermark_weight: float = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSettings:
+    """Shape of the trees. The defaults are those of `models.gbm`."""
+
+    num_leaves: int = PARAMETERS["num_leaves"]
+    learning_rate: float = PARAMETERS["learning_rate"]
+    min_data_in_leaf: int = PARAMETERS["min_data_in_leaf"]
+    feature_fraction: float = PARAMETERS["feature_fraction"]
+    lambda_l2: float = PARAMETERS["lambda_l2"]
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """How much to fit. `inner_folds`: into how many the architectures are split for out-of-fold outputs."""
+
+    seed: int = 0
+    inner_folds: int = 5
+    rounds: int = 250
+    spread_rounds: int = 80
+    sequence: SequenceSettings = field(default_factory=SequenceSettings)
+    trees: TreeSettings = field(default_factory=TreeSettings)
