@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import torch
 from torch import nn
 
+from peakcast.client.out_of_memory import is_out_of_memory
 from peakcast.client.required import smallest_limit_bytes
 from peakcast.featurizer.capture.plans import install
 from peakcast.featurizer.capture.workload import Workload
@@ -113,15 +114,6 @@ def clean() -> None:
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Tell whether an error is, or was caused by, running out of GPU memory; compilers wrap it."""
-    while error is not None:
-        if isinstance(error, torch.OutOfMemoryError) or "CUDA out of memory" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 class _Probe:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from peakcast.client.measure import NoGpuError, is_out_of_memory, measure
+from peakcast.client.measure import NoGpuError, measure
+from peakcast.client.out_of_memory import is_out_of_memory
 from peakcast.client.required import smallest_limit_bytes
 from peakcast.featurizer.capture.workload import Workload
 

@@ -1,0 +1,103 @@
+"""Tensors and optimizer state as they were before a step, held so weakly that the step's peak stays what it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.weak import TensorWeakRef
+
+
+class TensorRecord:
+    """A tensor before a step: a weak reference, its version counter, and its values on the host if `copy`."""
+
+    __slots__ = ("_copy", "_device", "_reference", "_version", "name")
+
+    def __init__(self, name: str, tensor: torch.Tensor, *, copy: bool) -> None:
+        self.name = name
+        self._reference = TensorWeakRef(tensor)
+        self._version = _version(tensor)
+        self._device = tensor.device
+        self._copy = tensor.detach().to("cpu", copy=True) if copy else None
+
+    @property
+    def gone(self) -> bool:
+        """Say whether nobody holds the tensor any more."""
+        return self._reference() is None
+
+    def put_back(self) -> torch.Tensor | None:
+        """Return the tensor with the values it had, made again where it is gone; None where it changed without copy."""
+        tensor: torch.Tensor | None = self._reference()
+        if self._copy is None:
+            return tensor if tensor is not None and _version(tensor) == self._version else None
+        if tensor is None:
+            return self._copy.to(self._device, copy=True)
+        # Whether or not the version counter moved: fused updates leave it alone.
+        with torch.no_grad():
+            tensor.detach().copy_(self._copy)
+        return tensor
+
+
+class OptimizerRecord:
+    """An optimizer's groups and state before a step: entries, tensors by `TensorRecord`, other values themselves."""
+
+    __slots__ = ("_entries", "_groups", "_optimizer")
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, copy: bool) -> None:
+        self._optimizer = optimizer
+        self._groups = [dict(group) for group in optimizer.param_groups]
+        self._entries: dict[Any, dict[str, Any]] = {}
+        for number, (parameter, entries) in enumerate(optimizer.state.items()):
+            self._entries[parameter] = {
+                key: TensorRecord(f"the optimizer's {key} of parameter {number}", value, copy=copy)
+                if isinstance(value, torch.Tensor)
+                else value
+                for key, value in entries.items()
+            }
+
+    def counted(self) -> bool:
+        """Say whether a step counter moved that is no tensor or was made since: an update counts itself first."""
+        for parameter, entries in self._optimizer.state.items():
+            before = self._entries.get(parameter, {}).get("step", 0)
+            # A counter that was a tensor before has a version, which `put_back` looks at.
+            if not isinstance(before, TensorRecord) and float(entries.get("step", before)) != float(before):
+                return True
+        return False
+
+    def put_back(self) -> list[str]:
+        """Put groups and state back, drop entries made since, and return the names of what is lost."""
+        lost = []
+        for group, before in zip(self._optimizer.param_groups, self._groups, strict=True):
+            group.clear()
+            group.update(before)
+        state = self._optimizer.state
+        for parameter in [parameter for parameter in state if parameter not in self._entries]:
+            del state[parameter]
+        for parameter, before in self._entries.items():
+            entries = {}
+            for key, value in before.items():
+                if not isinstance(value, TensorRecord):
+                    entries[key] = value
+                    continue
+                entries[key] = value.put_back()
+                if entries[key] is None:
+                    lost.append(value.name)
+            state[parameter].clear()
+            state[parameter].update(entries)
+        return lost
+
+
+def updates_show(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether a begun update shows in version counters or step counters.
+
+    So with torch's own optimizers, but for fused SGD, which has no step counter, and L-BFGS, which keeps lists. Others
+    may write to `.data`, which no version counter tells.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim") or isinstance(optimizer, torch.optim.LBFGS):
+        return False
+    return not (isinstance(optimizer, torch.optim.SGD) and any(group.get("fused") for group in optimizer.param_groups))
+
+
+def _version(tensor: torch.Tensor) -> int:
+    # Tensors made under inference mode count nothing.
+    return -1 if tensor.is_inference() else tensor._version
