@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from pydantic import ValidationError
@@ -14,7 +14,10 @@ from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import BACKWARD, FORWARD
 
 # Fields of RunSpec that capture notes in `captured_with`.
-CAPTURED = ("task", "optimizer", "implementation", "autocast")
+CAPTURED = ("task", "optimizer", "implementation", "autocast", "world_size")
+# A graph that does not say how many ranks there are was captured without a process group, and may be asked for any:
+# a rank that trains beside others takes what it takes alone, and its copies of the gradients (see coverage).
+_SAID_OR_ANY = ("world_size",)
 _SHOWN_CHARACTERS = 40
 # Counts are text of unknown origin: no graph guesses more.
 _MOST_GUESSED = 1_000_000_000
@@ -30,7 +33,7 @@ def run_of(spec: GraphSpec) -> RunSpec:
     Raises:
         pydantic.ValidationError: if `captured_with` holds a value that RunSpec does not allow.
     """
-    return RunSpec.model_validate({key: spec.captured_with[key] for key in CAPTURED if spec.captured_with.get(key)})
+    return RunSpec.model_validate(_facts(spec.captured_with, CAPTURED))
 
 
 def settled_run(spec: GraphSpec, run: RunSpec | None) -> RunSpec:
@@ -45,7 +48,13 @@ def settled_run(spec: GraphSpec, run: RunSpec | None) -> RunSpec:
     if not missing:
         return run
     given = run.model_dump(exclude_unset=True)
-    return RunSpec.model_validate({**{key: spec.captured_with[key] for key in missing}, **given})
+    return RunSpec.model_validate({**_facts(spec.captured_with, missing), **given})
+
+
+def _facts(captured: Mapping[str, str], keys: Sequence[str]) -> dict[str, str | int]:
+    """Return what capture noted, as fields of RunSpec: there numbers are no text."""
+    said = {key: captured[key] for key in keys if captured.get(key)}
+    return {key: int(text) if key == "world_size" and text.isdecimal() else text for key, text in said.items()}
 
 
 def check_trace(spec: GraphSpec, plan: str, run: RunSpec) -> None:
@@ -78,9 +87,10 @@ def as_captured(spec: GraphSpec, trace: Trace, run: RunSpec) -> RunSpec:
     if not contradictions(spec, trace, run):
         return run
     captured = spec.captured_with
-    facts = {key: captured.get(key) or None for key in CAPTURED if "task" in captured or captured.get(key)}
+    silent = [key for key in CAPTURED if "task" in captured and not captured.get(key) and key not in _SAID_OR_ANY]
+    facts = {**dict.fromkeys(silent), **_facts(captured, CAPTURED), "accumulation": _passes(trace)}
     try:
-        return RunSpec.model_validate({**run.model_dump(), **facts, "accumulation": _passes(trace)})
+        return RunSpec.model_validate({**run.model_dump(), **facts})
     except ValidationError:  # the graph's own facts cannot be
         return run
 
@@ -91,9 +101,9 @@ def contradictions(spec: GraphSpec, trace: Trace, run: RunSpec) -> tuple[str, ..
     found = []
     for key in CAPTURED:
         # Capture leaves out what there is none of; a graph that does not even say its task says nothing.
-        was = captured.get(key) or ("none" if "task" in captured else None)
+        was = captured.get(key) or ("none" if "task" in captured and key not in _SAID_OR_ANY else None)
         asked = getattr(run, key)
-        if was is None or was == (asked or "none") or (key == "implementation" and asked is None):
+        if was is None or was == str(asked or "none") or (key == "implementation" and asked is None):
             continue
         found.append(f"the run says {key} {_shown(asked or 'none')}, the graph was captured with {_shown(was)}")
     times = captured.get("accumulation") or (str(_passes(trace)) if _passes(trace) == 1 else None)
