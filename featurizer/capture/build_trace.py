@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from peakcast.featurizer.capture.tape import Recording, TapeStorage
+from peakcast.featurizer.capture.tape import OUTSIDE, Recording, TapeStorage
 from peakcast.featurizer.trace import Csr, Storages, Trace
 from peakcast.featurizer.vocabulary import BACKWARD, BUFFER, CPU, GPU, OPTIMIZER_STATE, OUTPUT, SAVED, TEMPORARY
 
@@ -38,12 +38,11 @@ class Tables:
         self.ops, self.dtypes, self.lines, self.attributes = Table(), Table(), Table(), Table()
 
 
-def build_trace(
-    recording: Recording, tables: Tables, *, stands_for_gpu: str = "cuda", replayed: bool = False
-) -> Trace:
+def build_trace(recording: Recording, tables: Tables, *, stands_for_gpu: str = "cuda", replayed: bool = False) -> Trace:
     """Turn one recorded step into a trace.
 
-    Device names other than cpu and meta count as the GPU, and so does `stands_for_gpu`, the device traced on.
+    Device names other than cpu and meta count as the GPU, and so does `stands_for_gpu`, the device traced on. The
+    kernels of a `replayed` step are in no region: there is nothing left to fuse.
     """
     nodes, storages = recording.nodes, recording.storages
     phases = [node.phase for node in nodes]
@@ -55,7 +54,7 @@ def build_trace(
         dtype=np.array([tables.dtypes(node.dtype or "none") for node in nodes], np.uint8),
         device=np.array([_placement(node.device, stands_for_gpu) for node in nodes], np.uint8),
         line=_column([tables.lines(node.line) if node.line else -1 for node in nodes]),
-        region=_column([node.region for node in nodes]),
+        region=_column([OUTSIDE if replayed else node.region for node in nodes]),
         attribute=_column([tables.attributes(node.attribute) if node.attribute else -1 for node in nodes]),
         inputs=_csr([node.inputs for node in nodes]),
         outputs=_csr([node.outputs for node in nodes]),

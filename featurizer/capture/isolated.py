@@ -10,20 +10,25 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from peakcast.featurizer.spec import GraphSpec
 
 # A cold compile of the largest models we know takes minutes of tracing; past this something hangs.
 TIMEOUT_SEC = 1800.0
+CAPTURING: Final = "peakcast.featurizer.capture.worker"
 
 
 class CaptureError(RuntimeError):
-    """The workload could not be captured. `details` holds the traceback of the capturing process."""
+    """The workload could not be captured. `details` holds the traceback of the capturing process.
 
-    def __init__(self, message: str, details: str = "") -> None:
+    `kind` names the class of what was raised there, `TimeoutExpired` where it did not end in time.
+    """
+
+    def __init__(self, message: str, details: str = "", kind: str = "") -> None:
         super().__init__(message)
         self.details = details
+        self.kind = kind
 
 
 def capture_workload(
@@ -69,27 +74,43 @@ def _run(
     timeout_sec: float,
     progress: Callable[[str], None] | None,
 ) -> GraphSpec:
+    request = {**what, "plans": list(plans), "allow_cpu": allow_cpu}
+    return GraphSpec.from_json(ask_process(CAPTURING, request, timeout_sec=timeout_sec, progress=progress))
+
+
+def ask_process(
+    module: str, what: dict[str, Any], *, timeout_sec: float, progress: Callable[[str], None] | None = None
+) -> bytes:
+    """Run `python -m module REQUEST.json` and return the bytes it writes.
+
+    Raises:
+        CaptureError: if it fails, dies, or does not end in time.
+    """
     with tempfile.TemporaryDirectory(prefix="peakcast-") as folder:
         request: dict[str, Any] = {
             **what,
-            "plans": list(plans),
-            "allow_cpu": allow_cpu,
-            "output": str(Path(folder, "graph.json")),
+            "output": str(Path(folder, "output.json")),
             "error": str(Path(folder, "error.json")),
         }
         request_path = Path(folder, "request.json")
         request_path.write_text(json.dumps(request))
-        command = [sys.executable, "-W", "ignore", "-m", "peakcast.featurizer.capture.worker", str(request_path)]
+        command = [sys.executable, "-W", "ignore", "-m", module, str(request_path)]
+        # What a compiler writes is gone with the folder.
+        variables = {
+            **environment(),
+            "TORCHINDUCTOR_CACHE_DIR": str(Path(folder, "inductor")),
+            "TRITON_CACHE_DIR": str(Path(folder, "triton")),
+        }
         log_path = Path(folder, "log")
         with log_path.open("wb") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=_environment())
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=variables)
             code = _wait(process, timeout_sec, progress)
         if code != 0:
             raise _failure(code, Path(request["error"]), log_path)
-        return GraphSpec.from_json(Path(request["output"]).read_bytes())
+        return Path(request["output"]).read_bytes()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return the environment of the capturing process: the same packages, no caches, no compile workers."""
     return {
         **os.environ,
@@ -105,7 +126,7 @@ def _wait(process: subprocess.Popen[str], timeout_sec: float, progress: Callable
     def read() -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            if progress is not None and line.startswith("capturing "):
+            if progress is not None and line.startswith(("capturing ", "replaying ")):
                 progress(line.strip())
 
     reader = threading.Thread(target=read, daemon=True)
@@ -113,7 +134,8 @@ def _wait(process: subprocess.Popen[str], timeout_sec: float, progress: Callable
     try:
         return process.wait(timeout_sec)
     except subprocess.TimeoutExpired as error:
-        raise CaptureError(f"the capture did not end within {timeout_sec:.0f} s") from error
+        message = f"the capture did not end within {timeout_sec:.0f} s"
+        raise CaptureError(message, kind=type(error).__name__) from error
     finally:
         if process.poll() is None:
             process.kill()
@@ -126,9 +148,10 @@ def _wait(process: subprocess.Popen[str], timeout_sec: float, progress: Callable
 def _failure(code: int, error_path: Path, log_path: Path) -> CaptureError:
     if error_path.exists():
         failure = json.loads(error_path.read_text())
-        is_told = failure["kind"] in ("ValueError", "CaptureError")  # ours: the message is a sentence of its own
+        # Ours: the message is a sentence of its own.
+        is_told = failure["kind"] in ("ValueError", "CaptureError", "ShimUnavailable", "ReplayUnavailable")
         text = failure["message"] if is_told else f"{failure['kind']}: {failure['message']}"
-        return CaptureError(text, failure["traceback"])
+        return CaptureError(text, failure["traceback"], failure["kind"])
     log = log_path.read_text(errors="replace")
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return CaptureError(f"the capturing process died ({how}): {log.strip()[-800:]}", log)

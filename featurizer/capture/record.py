@@ -18,6 +18,7 @@ from peakcast.featurizer.capture.autocast import cuda_autocast
 from peakcast.featurizer.capture.build_trace import Tables, build_trace
 from peakcast.featurizer.capture.dry_run import DryRun
 from peakcast.featurizer.capture.fake_step import not_looking_like_tracing, whole_steps_on_fake_tensors
+from peakcast.featurizer.capture.limits import one_message
 from peakcast.featurizer.capture.plain_linear import bias_added_in_place
 from peakcast.featurizer.capture.plans import install
 from peakcast.featurizer.capture.recurrent import rnns_as_cudnn
@@ -41,11 +42,13 @@ def record(
     traced_on: str,
     progress: Progress | None = None,
     backend: Callable[[], Backend] = DryRun,
+    failures: dict[str, str] | None = None,
 ) -> GraphSpec:
     """Run two steps under each plan, the second one under the tape.
 
     Call it inside the fake mode that the workload's tensors belong to. The model is left as it was found. `backend`
-    makes what stands for the compiler of a plan.
+    makes what stands for the compiler of a plan; where it fails and `failures` is given, the reason goes there and the
+    plan is recorded through the dry run.
 
     Raises:
         ValueError: if a plan is unknown or does not fit the model.
@@ -58,7 +61,14 @@ def record(
             if progress is not None:
                 progress(plan)
             parsed, compiler = parse_plan(plan), backend()
-            recording = _record_step(workload, plan, others, facts, device, compiler)
+            try:
+                recording = _record_step(workload, plan, others, facts, device, compiler)
+            except Exception as error:
+                if failures is None or isinstance(error, ValueError):
+                    raise
+                failures[parsed.name] = f"{type(error).__name__}: {one_message(error)}"
+                compiler = DryRun()
+                recording = _record_step(workload, plan, others, facts, device, compiler)
             replayed = compiler.replays and parsed.compiled
             traces[parsed.name] = build_trace(recording, tables, stands_for_gpu=device.type, replayed=replayed)
     captured_with = {"traced_on": traced_on, **versions(), **facts.as_text(), **guesses.as_text()}

@@ -99,6 +99,7 @@ class Tape(TorchDispatchMode):
         self.recording = Recording()
         self.region = OUTSIDE
         self.region_line = ""
+        self.line_of_region: Callable[[], str] = lambda: self.region_line
         self.region_is_channels_last = False
         self._clock = clock
         self._index_of: dict[int, int] = {}  # storage address -> index, while it lives
@@ -162,7 +163,7 @@ class Tape(TorchDispatchMode):
     def note(self, op: str, *, read: list[torch.Tensor], written: list[torch.Tensor], attribute: str = "") -> None:
         """Write down a node that is no operator: a kernel of the compiler's own."""
         if not self._stopped:
-            self._append(op, read, written, line=self.region_line, attribute=attribute)
+            self._append(op, read, written, line=self.line_of_region(), attribute=attribute)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and write it down."""
@@ -201,7 +202,7 @@ class Tape(TorchDispatchMode):
             f"{func.namespace}.{func.name()}" if isinstance(func, HigherOrderOperator) else str(func),
             read,
             written,
-            line=self.region_line if self.region != OUTSIDE else _user_line(),
+            line=self.line_of_region() if self.region != OUTSIDE else _user_line(),
             attribute=attribute_of(func, args, channels_last=self.region != OUTSIDE and self.region_is_channels_last),
         )
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from peakcast.featurizer.spec import GraphSpec
 
 
-def main(request_path: str) -> int:
-    """Capture as the request says; write the graph, or an error with its traceback, where it says."""
+def main(request_path: str, serve: Callable[[dict[str, Any]], bytes] | None = None) -> int:
+    """Do as the request says, by default capture; write what comes of it, or an error with its traceback."""
     request = json.loads(Path(request_path).read_text())
     try:
-        document = _capture(request)
+        document = (serve or _capture)(request)
     except BaseException as error:  # noqa: BLE001  (the parent must learn of everything, SystemExit of user code too)
         failure = {"kind": type(error).__name__, "message": _message(error), "traceback": traceback.format_exc()}
         Path(request["error"]).write_text(json.dumps(failure))
@@ -47,11 +47,21 @@ def _message(error: BaseException) -> str:
 
 def _capture(request: dict[str, Any]) -> bytes:
     traced_on = prepare_host(allow_cpu=request["allow_cpu"])
-    return capture_here(_factory(request), request["plans"], traced_on).to_json()
+    return capture_here(workload_factory(request), request["plans"], traced_on, progress=_say).to_json()
 
 
-def capture_here(factory: Callable[[], Workload], plans: Sequence[str], traced_on: str) -> GraphSpec:
-    """Capture what `factory` returns in this process, which `prepare_host` made ready. Call it as often as you like."""
+def capture_here(
+    factory: Callable[[], Workload],
+    plans: Sequence[str],
+    traced_on: str,
+    *,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> GraphSpec:
+    """Capture what `factory` returns in this process, which `prepare_host` made ready. Call it as often as you like.
+
+    `options` are those of `record`: what stands for the compiler.
+    """
     import torch
 
     from peakcast.featurizer.capture.fake_step import new_fake_mode
@@ -77,7 +87,7 @@ def capture_here(factory: Callable[[], Workload], plans: Sequence[str], traced_o
 
     workload = build_on_fake_tensors(checked, mode, device)
     with placed(workload, mode, device), mode:
-        return record(workload, plans, mode=mode, device=device, traced_on=traced_on, progress=_say)
+        return record(workload, plans, mode=mode, device=device, traced_on=traced_on, progress=progress, **options)
 
 
 def _say(plan: str) -> None:
@@ -128,7 +138,7 @@ def _has_cuda_library() -> bool:
     return found is not None and found.origin is not None and any(Path(found.origin).parent.glob("lib/libtorch_cuda*"))
 
 
-def _factory(request: dict[str, Any]) -> Callable[[], Any]:
+def workload_factory(request: dict[str, Any]) -> Callable[[], Any]:
     """Return the function that builds the workload: a user's, or the unpacking of one shipped here."""
     if request.get("packed"):
         data = Path(request["packed"]).read_bytes()

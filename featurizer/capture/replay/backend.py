@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
 from torch._inductor import compile_fx as inductor
 
 from peakcast.featurizer.capture.replay.kernels import Launches
+from peakcast.featurizer.capture.replay.source_lines import generated_line
 from peakcast.featurizer.capture.tape import Tape
+
+# Which region does not matter: the tape must only know that what runs is generated code.
+_GENERATED = 0
 
 
 class Replay:
@@ -28,7 +33,21 @@ class Replay:
     @tape.setter
     def tape(self, tape: Tape | None) -> None:
         self._launches.tape = tape
+        if tape is not None:
+            tape.line_of_region = generated_line
 
     def __call__(self, graph: fx.GraphModule, example_inputs: Any, **_: Any) -> Any:
         """Lower a Dynamo graph for good."""
-        return inductor.compile_fx(graph, example_inputs)
+        return inductor.compile_fx(graph, example_inputs, inner_compile=self._inner_compile)
+
+    def _inner_compile(self, graph: fx.GraphModule, example_inputs: Any, **options: Any) -> Callable[[list[Any]], Any]:
+        compiled: Any = inductor.compile_fx_inner(graph, example_inputs, **options)
+
+        def run(args: list[Any]) -> Any:
+            if self.tape is None:
+                return compiled(args)
+            with self.tape.inside_region(_GENERATED):
+                return compiled(args)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run

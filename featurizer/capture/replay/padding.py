@@ -6,25 +6,27 @@ from typing import Any
 
 
 class Padding:
-    """Answers inductor's question whether to pad a product, and counts how often it was asked.
+    """Answers inductor's question whether to pad a product, and remembers that it was asked.
 
     `reverse` gives the answer that is less likely on the card.
     """
 
     def __init__(self) -> None:
         self.reverse = False
-        self.asked = 0
+        self.was_asked = False
 
-    def decide(self, key: str) -> bool:
-        """Answer for one product; `key` names its shapes, dtypes and whether it may run as TF32."""
-        self.asked += 1
+    def decide(self, key: Any) -> bool:
+        """Answer for one product; `key` names its shapes and dtypes."""
+        self.was_asked = True
         return likely_padded(key) is not self.reverse
 
     def install(self) -> None:
         """Take the place of the cache that inductor asks before it runs its benchmark."""
         from torch._inductor.fx_passes import pad_mm  # private: the name is that of torch 2.11 to 2.13
 
-        pad_mm.get_cached_should_pad = self.decide  # type: ignore[assignment]
+        if not hasattr(pad_mm, "get_cached_should_pad"):
+            raise AttributeError("pad_mm.get_cached_should_pad is gone")
+        pad_mm.get_cached_should_pad = self.decide
 
 
 def likely_padded(key: Any) -> bool:
