@@ -42,13 +42,27 @@ def _rebuild(
     return nn.Parameter(made, requires_grad=requires_grad) if is_parameter else made.requires_grad_(requires_grad)
 
 
-def pack(workload: Workload) -> bytes:
+class _Bounded(io.BytesIO):
+    """Ends a pickle that grows past a limit: a closure may hold a whole dataset, which is no shape."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__()
+        self._most_bytes = most_bytes
+
+    def write(self, data: Any, /) -> int:
+        if self.tell() + memoryview(data).nbytes > self._most_bytes:
+            raise OverflowError(f"the workload takes more than {self._most_bytes:,} bytes without its tensors")
+        return super().write(data)
+
+
+def pack(workload: Workload, *, most_bytes: int | None = None) -> bytes:
     """Serialize a workload for `unpack` in a child process of this one.
 
     Raises:
+        OverflowError: if it takes more than `most_bytes`.
         Exception: whatever pickling the user's objects raises.
     """
-    buffer = io.BytesIO()
+    buffer = io.BytesIO() if most_bytes is None else _Bounded(most_bytes)
     _Skeleton(buffer).dump(workload)
     return buffer.getvalue()
 

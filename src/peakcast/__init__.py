@@ -12,6 +12,8 @@ from peakcast._version import __version__
 
 if TYPE_CHECKING:
     from peakcast.client.ask import predict
+    from peakcast.client.guard import Guard, guard
+    from peakcast.client.policy import Policy
     from peakcast.featurizer.capture import capture
     from peakcast.featurizer.capture.workload import Workload
     from peakcast.featurizer.run import DeviceSpec, RunSpec
@@ -21,21 +23,27 @@ if TYPE_CHECKING:
 __all__ = [
     "DeviceSpec",
     "GraphSpec",
+    "Guard",
+    "Policy",
     "Prediction",
     "RunSpec",
     "Workload",
     "__version__",
     "capture",
+    "guard",
     "predict",
 ]
 
 _HOMES = {
     "DeviceSpec": "peakcast.featurizer.run",
     "GraphSpec": "peakcast.featurizer.spec",
+    "Guard": "peakcast.client.guard",
+    "Policy": "peakcast.client.policy",
     "Prediction": "peakcast.models.prediction",
     "RunSpec": "peakcast.featurizer.run",
     "Workload": "peakcast.featurizer.capture.workload",
     "capture": "peakcast.featurizer.capture",
+    "guard": "peakcast.client.guard",
     "predict": "peakcast.client.ask",
 }
 

@@ -1,0 +1,303 @@
+"""`peakcast.guard`: asks before each compile, puts the plan that fits on the model, and rescues steps that do not."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, Self, TypeVar
+
+import torch
+from torch import fx, nn
+
+from peakcast.client import active_plan
+from peakcast.client.asking import Asking
+from peakcast.client.deciding import Call, Decider
+from peakcast.client.plan_backend import PlanBackend
+from peakcast.client.plan_switch import PlanSwitch, possible_plans
+from peakcast.client.policy import Policy
+from peakcast.client.rescue import Rescue
+from peakcast.client.rng import RngState
+from peakcast.client.second_look import DoesNotFitError, RegionPeak, ended_by_second_look
+from peakcast.client.signature import Signature, signature_of
+from peakcast.client.verdict import Verdict, next_smaller
+from peakcast.featurizer.plans import Plan
+from peakcast.featurizer.run import DeviceSpec
+
+T = TypeVar("T")
+_log = logging.getLogger("peakcast")
+_GIB = 1 << 30
+
+
+class NothingFitsError(RuntimeError):
+    """No plan fits, and the policy says to refuse then. `largest_batch` is the largest that does, where known."""
+
+    def __init__(self, message: str, largest_batch: int | None = None) -> None:
+        super().__init__(message)
+        self.largest_batch = largest_batch
+
+
+def guard(
+    model: nn.Module,
+    optimizer: Any = None,
+    *,
+    server: str | None = None,
+    token: str | None = None,
+    policy: Policy | None = None,
+    device: DeviceSpec | None = None,
+) -> Guard:
+    """Watch over the training of a model: `guard = peakcast.guard(model, optimizer); loss = guard.step(step_fn)`.
+
+    The model is compiled in place: its state-dict keys stay as they are, and other code goes on calling it.
+
+    Args:
+        model: the model that is called in the step.
+        optimizer: the optimizer that is stepped; wrappers that hold the real one as `.optimizer` will do.
+        server: URL of a service; None: predict in this process, which takes the extra `[local]`.
+        token: bearer token for the server; default: the environment's PEAKCAST_TOKEN.
+        policy: plans, risk and limits; default: `Policy()`.
+        device: the card to plan for; None: the current CUDA device as it is at each question, or an empty H200 on a
+            host without one.
+
+    Raises:
+        ValueError: if none of the policy's plans can be put on the model.
+    """
+    return Guard(model, optimizer, server=server, token=token, policy=policy, device=device)
+
+
+class Guard:
+    """What `peakcast.guard` returns.
+
+    `counts` counts what happened: questions, compiles, fall_backs, second_looks, unknown, rescues, and the kinds of
+    answers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any = None,
+        *,
+        server: str | None = None,
+        token: str | None = None,
+        policy: Policy | None = None,
+        device: DeviceSpec | None = None,
+    ) -> None:
+        self.policy = policy or Policy()
+        self.model = model
+        self.optimizer = getattr(optimizer, "optimizer", optimizer)
+        self.plans = possible_plans(model, self.policy.plans)
+        self.decision: Verdict | None = None
+        self.compile_s = 0.0
+        self.counts: Counter[str] = Counter()
+        self._asking = Asking(server, token=token, time_s=self.policy.ask_time.total_seconds(), risk=self.policy.risk)
+        self._decider = Decider(self.plans, self._asking, self.policy, device)
+        self._verdicts: dict[Signature, Verdict] = {}
+        self._signature: Signature | None = None
+        self._step: Callable[[], Any] | None = None
+        self._looked_bytes = 0
+        self._warned: set[str] = set()
+        self._rescue = Rescue(self._fall_back, model=model, optimizer=self.optimizer, reruns=len(self.plans))
+        # Dynamo must not trace the gate itself, where it is called from compiled code.
+        gate = torch.compiler.disable(self._gate, recursive=False)
+        self._switch = PlanSwitch(model, gate, self._backend)
+
+    @property
+    def plan(self) -> str:
+        """Return the plan that the model runs under now."""
+        return self._switch.plan
+
+    def step(self, step: Callable[[], T]) -> T:
+        """Run one whole training step, and return what it returns.
+
+        `step` takes no argument: it calls the model, goes backward and steps the optimizer, on a batch that its closure
+        holds. If it runs out of memory, the model falls back to a plan that needs less, and the step is run once more
+        from the same state and random numbers.
+
+        Raises:
+            NothingFitsError: if no plan is predicted to fit, where the policy says to refuse.
+            MemoryNotReturnedError, StepNotRepeatableError, NothingSmallerError: as `peakcast.client.rescue` says.
+            Exception: whatever the step raises.
+        """
+        with self.watching(step):
+            return self._rescue.run(step, signature=self._signature)
+
+    @contextlib.contextmanager
+    def watching(self, step: Callable[[], Any] | None) -> Iterator[None]:
+        """Know, for the time of the block, what whole step the calls of the model belong to, without running it."""
+        before, self._step = self._step, step
+        try:
+            yield
+        finally:
+            self._step = before
+
+    def close(self) -> None:
+        """Leave the model as it was found, and end the capturing process."""
+        self._switch.close()
+        self._rescue.close()
+        self._decider.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[_Elsewhere], tuple[()]]:
+        """Become inert on the way to a capturing process: over there nothing is watched."""
+        return _Elsewhere, ()
+
+    def _gate(self, *args: Any, **kwargs: Any) -> Any:
+        """Stand in front of every call of the model."""
+        signature = signature_of(self.model, args, kwargs)
+        verdict = self._verdicts.get(signature)
+        if verdict is not None and self._signature == signature:
+            return self._switch.call(*args, **kwargs)
+        return self._first_call(signature, verdict, args, kwargs)
+
+    def _first_call(
+        self, signature: Signature, verdict: Verdict | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Settle the plan of a signature, and call the model under it, falling back if a compile is ended."""
+        self._signature = signature
+        if verdict is None:
+            verdict = self._settle(signature, args, kwargs)
+        self._adopt(verdict)
+        for _ in self.plans:
+            rng = RngState()
+            try:
+                with active_plan.handed_over(self._switch.plan):
+                    return self._switch.call(*args, **kwargs)
+            except Exception as error:
+                ended = ended_by_second_look(error)
+                if ended is None:
+                    raise
+                told = str(ended)
+            # Outside the except block, whose error holds the compiler's frames.
+            rng.put_back()
+            smaller = next_smaller(self.plan, self.plans, verdict.required)
+            assert smaller is not None  # or the second look would have let it pass
+            verdict = verdict.falling_to(smaller, told)
+            self.counts["fall_backs"] += 1
+            self._verdicts[signature] = verdict
+            self._adopt(verdict)
+        raise AssertionError("the last plan is never ended")  # pragma: no cover
+
+    def _settle(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Verdict:
+        """Return the verdict for a signature that is new, whatever goes wrong with asking."""
+        covering = next((v for known, v in self._verdicts.items() if known.covers(signature)), None)
+        if covering is not None and (covering.plan == self.plans[0] or not self._may_ask()):
+            verdict = covering
+        elif not self._may_ask():
+            verdict = self._unknown(f"{self.policy.questions} signatures were asked about, as many as allowed")
+        else:
+            verdict = self._asked(signature, args, kwargs)
+        self._verdicts[signature] = verdict
+        return verdict
+
+    def _may_ask(self) -> bool:
+        return self.counts["questions"] < self.policy.questions
+
+    def _asked(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Verdict:
+        self.counts["questions"] += 1
+        model = self.model
+        step = self._step
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model, step = model.module, None  # its process group cannot travel
+        call = Call(model, args, kwargs, self.optimizer, step, signature.takes_gradients)
+        try:
+            with self._switch.bare():
+                verdict = self._decider.decide(call)
+        except Exception as error:  # noqa: BLE001  (fails open: nothing that asking does may stop the training)
+            self.counts["unknown"] += 1
+            self._warn_once("unknown", "no prediction, so %s runs as asked: %s", self.plans[0], _first_line(error))
+            return self._unknown(_first_line(error))
+        if verdict.action == "smallest":
+            if self.policy.nothing_fits == "refuse":
+                self._refuse(verdict)
+            self._warn_once("smallest", "%s; running %s, which requires least", verdict.reason, verdict.plan)
+        return verdict
+
+    def _unknown(self, reason: str) -> Verdict:
+        return Verdict(plan=self.plan if self._verdicts else self.plans[0], action="unknown", reason=reason)
+
+    def _refuse(self, verdict: Verdict) -> NoReturn:
+        raise NothingFitsError(verdict.reason)
+
+    def _adopt(self, verdict: Verdict) -> None:
+        """Put a verdict's plan on the model."""
+        if self.decision is None or (verdict.plan, verdict.reason) != (self.decision.plan, self.decision.reason):
+            _log.info("plan %s: %s", verdict.plan, verdict.reason)
+        self.decision = verdict
+        self._looked_bytes = 0
+        try:
+            self._switch.to(verdict.plan)
+        except Exception as error:  # noqa: BLE001  (a plan that cannot be put on must not stop the training)
+            self._warn_once("switch", "plan %s cannot be put on the model: %s", verdict.plan, _first_line(error))
+
+    def _fall_back(self) -> bool:
+        """Turn to a plan that needs less, after a step ran out of memory; False where there is none."""
+        if self._signature is None or self.decision is None:
+            return False
+        smaller = next_smaller(self.plan, self.plans, self.decision.required)
+        if smaller is None:
+            return False
+        verdict = self.decision.falling_to(smaller, f"{self.plan} ran out of memory")
+        self._verdicts[self._signature] = verdict
+        self.counts["fall_backs"] += 1
+        self.counts["rescues"] += 1
+        self._adopt(verdict)
+        return True
+
+    def _backend(self, plan: Plan) -> PlanBackend:
+        return PlanBackend(plan, compiling=self._compiling, saw=self._saw if self.policy.second_look else None)
+
+    @contextlib.contextmanager
+    def _compiling(self, _: fx.GraphModule) -> Iterator[None]:
+        started_s = time.perf_counter()
+        self.counts["compiles"] += 1
+        try:
+            yield
+        finally:
+            self.compile_s += time.perf_counter() - started_s
+
+    def _saw(self, region: RegionPeak) -> None:
+        """Hold inductor's own buffer plan against the room there is; end the compile where it cannot fit."""
+        verdict = self.decision
+        if verdict is None or verdict.statics_bytes is None or verdict.room_bytes is None:
+            return
+        self.counts["second_looks"] += 1
+        seen_bytes = verdict.statics_bytes + region.peak_bytes
+        self._looked_bytes = max(self._looked_bytes, seen_bytes)
+        if seen_bytes > verdict.room_bytes and next_smaller(self.plan, self.plans, verdict.required) is not None:
+            phase = "backward" if region.is_backward else "forward"
+            raise DoesNotFitError(
+                f"inductor's own plan of the {phase} needs {seen_bytes / _GIB:.2f} GiB under {self.plan}, and "
+                f"{verdict.room_bytes / _GIB:.2f} GiB are free for it"
+            )
+
+    def _warn_once(self, kind: str, message: str, *values: object) -> None:
+        """Say it once for each kind; later ones are only counted."""
+        self.counts[f"warned_{kind}"] += 1
+        if kind not in self._warned:
+            self._warned.add(kind)
+            _log.warning(message, *values)
+
+
+class _Elsewhere:
+    """A guard in a capturing process: runs steps and watches nothing."""
+
+    def step(self, step: Callable[[], T]) -> T:
+        """Run the step."""
+        return step()
+
+    @contextlib.contextmanager
+    def watching(self, _: Any) -> Iterator[None]:
+        """Do nothing."""
+        yield
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0][:300] if text else ''}"
