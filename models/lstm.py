@@ -111,7 +111,7 @@ class SequenceModel:
             "channels": CHANNELS,
             "context": list(CONTEXT_NAMES),
             "quantities": list(QUANTITIES),
-            "op_embedding_sha256": _embedding_sha256(),
+            "op_embedding_sha256": embedding_sha256(),
         }
         tensors = {name: np.ascontiguousarray(self.tensors[name], np.float32) for name in TENSORS}
         return {"lstm.safetensors": save_tensors(tensors), "lstm.json": orjson.dumps(config)}
@@ -128,7 +128,7 @@ class SequenceModel:
             "channels": CHANNELS,
             "context": list(CONTEXT_NAMES),
             "quantities": list(QUANTITIES),
-            "op_embedding_sha256": _embedding_sha256(),
+            "op_embedding_sha256": embedding_sha256(),
         }
         for name, value in expected.items():
             if config.get(name) != value:
@@ -139,6 +139,6 @@ class SequenceModel:
 
 
 @cache
-def _embedding_sha256() -> str:
+def embedding_sha256() -> str:
     """Return the hash of the operators' vectors: under others, the same weights would read noise."""
     return hashlib.sha256(shipped_embedding().to_json()).hexdigest()

@@ -12,9 +12,19 @@ from rich.table import Table
 
 from peakcast.client.render import people_console
 from peakcast.models.registry import PRETRAINED, Registry
+from peakcast.training.finished import CACHE
 from peakcast.training.stages import Stages
 
-Corpus = Annotated[Path, typer.Option(help="Folder of the corpus: records.jsonl.xz and graphs/.")]
+Corpora = Annotated[
+    list[Path],
+    typer.Option(
+        "--corpus", help="Folder with records.jsonl.xz and graphs/: a corpus, or an export of the store. Repeat."
+    ),
+]
+Cache = Annotated[Path, typer.Option(help="Folder for what is simulated and finished; a killed command goes on there.")]
+SettingsFile = Annotated[
+    Path | None, typer.Option("--settings", help="Hyper-parameters, as `peakcast search` writes them.")
+]
 Seed = Annotated[int, typer.Option(help="Same corpus and seed, same model to the bit.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes to use.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document for machines in place of tables.")]
@@ -24,67 +34,84 @@ Root = Annotated[Path, typer.Option("--registry", help="Directory that holds the
 TABLE_COLUMNS = 160
 
 # Of a checkout; a wheel has no corpus.
-DEFAULT_CORPUS = Path("training/corpus")
+DEFAULT_CORPORA = [Path("training/corpus")]
+
+EXIT_NOT_PROMOTED = 4
 
 
 def train_command(
-    corpus: Corpus = DEFAULT_CORPUS,
+    corpus: Corpora = DEFAULT_CORPORA,
     registry: Root = PRETRAINED,
     seed: Seed = 0,
     jobs: Jobs = 2,
+    cache: Cache = CACHE,
+    settings: SettingsFile = None,
     *,
-    promote: Annotated[bool, typer.Option(help="Put the new version in use.")] = False,
+    embedding: Annotated[
+        bool, typer.Option(help="First learn the operators' vectors anew, into featurizer/op_embedding.json.")
+    ] = False,
+    promote: Annotated[bool, typer.Option(help="Put the new version in use, if the gate lets it.")] = False,
+    force: Annotated[bool, typer.Option(help="Promote it whatever the gate says.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Fit the pair on a corpus and write it as a new version."""
-    from peakcast.training.dataset import load_dataset
-    from peakcast.training.fit import fit_pair, save_pair
-    from peakcast.training.fit_settings import FitSettings
+    """Fit the pair and write it as a new version. The same data and seed give the same version; a kill loses a step.
 
-    settings = FitSettings(seed=seed)
+    Exit code 4: the gate found it worse than the version in use on the frozen test split, and it was not promoted.
+    """
+    from peakcast.training.retrain import Retraining
+
+    work = Retraining(corpora=tuple(corpus), registry=registry, seed=seed, jobs=jobs, cache=cache, settings=settings)
     with Stages() as stages:
-        stages("simulating the corpus")
-        data = load_dataset(corpus, jobs=jobs, note=stages.note)
-        what = f"fitting {len(data)} records of {len(set(data.architectures))} architectures"
-        predictor = fit_pair(data, settings, stage=lambda part: stages(f"{what}: {part}"))
-        manifest = save_pair(predictor, data, settings, registry)
-    if promote:
-        Registry(registry).promote(manifest.version)
+        done = work.run(stages, embedding=embedding)
+    use = promote and (force or done.verdict.passes)
+    if use:
+        Registry(registry).promote(done.manifest.version)
     if as_json:
-        typer.echo(orjson.dumps(manifest.model_dump()))
+        gate = {**asdict(done.verdict), "passes": done.verdict.passes, "reason": done.verdict.reason}
+        typer.echo(orjson.dumps({**done.manifest.model_dump(), "gate": gate, "promoted": use}))
     else:
-        in_use = "in use" if promote else f"not in use yet: peakcast models promote {manifest.version}"
-        typer.echo(f"{manifest.version} in {registry / manifest.version}, {in_use}")
+        people_console(TABLE_COLUMNS).print(done.verdict.table())
+        typer.echo(f"gate {done.verdict.reason}{done.verdict.note}")
+        in_use = "in use" if use else f"not in use: peakcast models promote {done.manifest.version}"
+        typer.echo(f"{done.manifest.version} in {registry / done.manifest.version}, {in_use}")
+    if promote and not use:
+        raise typer.Exit(EXIT_NOT_PROMOTED)
 
 
-def evaluate_command(
-    corpus: Corpus = DEFAULT_CORPUS,
+def evaluate_command(  # noqa: PLR0917 - typer passes options by name
+    corpus: Corpora = DEFAULT_CORPORA,
     folds: Annotated[int, typer.Option(min=2, help="Folds over architectures.")] = 5,
     risk: Annotated[float, typer.Option(min=1e-6, max=0.5, help="Risk of the bound that is judged.")] = 0.05,
     seed: Seed = 0,
     jobs: Jobs = 2,
+    cache: Cache = CACHE,
+    settings: SettingsFile = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for ACCURACY.md, its JSON and plot.")
     ] = None,
     *,
+    ablation: Annotated[bool, typer.Option(help="What each part of the pair is worth, on the same folds.")] = False,
+    curve: Annotated[bool, typer.Option(help="Error against the number of architectures fitted on.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Judge the pair on held-out architectures, beside the simulation alone and the 4 x weights rule."""
-    from peakcast.training.dataset import load_dataset
-    from peakcast.training.evaluate import cross_validate, summary
-    from peakcast.training.fit_settings import FitSettings
-    from peakcast.training.report import print_table, write_report
+    """Judge the pair on held-out architectures, beside the simulation alone and the 4 x weights rule.
 
+    Grouped folds over all architectures but the frozen ones, and the frozen test split by itself.
+    """
+    from peakcast.training.judgement import Judgement
+
+    work = Judgement(tuple(corpus), folds=folds, risk=risk, seed=seed, jobs=jobs, cache=cache, settings=settings)
     with Stages() as stages:
-        stages("simulating the corpus")
-        data = load_dataset(corpus, jobs=jobs, note=stages.note)
-        stages(f"refitting the pair {folds} times on {len(data)} records")
-        held = cross_validate(data, folds=folds, risk=risk, settings=FitSettings(seed=seed), jobs=jobs)
-    found = write_report(held, output) if output is not None else summary(held)
+        if ablation:
+            found, table = work.ablation(stages, output)
+        elif curve:
+            found, table = work.curve(stages, output)
+        else:
+            found, table = work.accuracy(stages, output)
     if as_json:
         typer.echo(orjson.dumps(found))
     else:
-        print_table(people_console(TABLE_COLUMNS), found)
+        people_console(TABLE_COLUMNS).print(table)
 
 
 models_app = typer.Typer(help="The versions of the pair.", no_args_is_help=True)

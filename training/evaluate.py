@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +14,7 @@ from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.example import Floats
 from peakcast.models.predictor import Forecast
 from peakcast.training.dataset import Dataset
+from peakcast.training.finished import Finished, Step
 from peakcast.training.fit import fit_pair
 from peakcast.training.fit_settings import FitSettings
 from peakcast.training.importance import node_shares, tree_shares
@@ -77,40 +78,79 @@ class Worst:
 
 
 def cross_validate(
-    data: Dataset, *, folds: int = 5, risk: float = 0.05, settings: FitSettings | None = None, jobs: int = 2
+    data: Dataset,
+    *,
+    folds: int = 5,
+    risk: float = 0.05,
+    settings: FitSettings | None = None,
+    jobs: int = 2,
+    finished: Finished | None = None,
+    told: Callable[[str], None] = lambda _: None,
 ) -> HeldOut:
-    """Refit on all folds but one, predict that one; over `jobs` processes."""
+    """Hold every fold of architectures out once and refit everything on the rest, over `jobs` processes.
+
+    Fitted on every record of the other folds, judged on measured ones. `finished` keeps each fold; `told` hears how
+    many are done.
+    """
     settings = settings or FitSettings()
     # Another seed than the inner folds': outer and inner splits must not line up.
     fold_P = data.folds(folds, settings.seed + 1)
-    parts = joblib.Parallel(n_jobs=jobs)(
-        joblib.delayed(_fold)(data, fold_P == fold, risk, replace(settings, seed=settings.seed + fold))
+    steps = [
+        Step(f"fold-{fold}", _fold, (data, fold_P == fold, risk, replace(settings, seed=settings.seed + fold)))
         for fold in range(folds)
-    )
+    ]
+    parts = (finished or Finished()).run(steps, jobs=jobs, told=lambda count: told(f"fold {count}"))
     expected, upper = np.empty_like(data.measured_PQ), np.empty_like(data.measured_PQ)
     confidence, extended = [""] * len(data), [False] * len(data)
     for index, forecast, _, _ in parts:
         expected[index], upper[index] = forecast.expected_PQ, forecast.upper_PQ
         for place, row in enumerate(index):
             confidence[row], extended[row] = forecast.confidence[place], forecast.extended[place]
+    judged = np.flatnonzero(data.is_measured_P)
     return HeldOut(
-        data,
-        fold_P,
-        expected,
-        upper,
-        confidence,
-        extended,
+        data.take(judged),
+        fold_P[judged],
+        expected[judged],
+        upper[judged],
+        [confidence[row] for row in judged],
+        [extended[row] for row in judged],
         risk,
         tree_shares=_mean_shares([trees for _, _, trees, _ in parts]),
         node_shares=_mean_shares([nodes for _, _, _, nodes in parts]),
     )
 
 
+def frozen_forecast(
+    data: Dataset,
+    frozen: Dataset,
+    *,
+    risk: float = 0.05,
+    settings: FitSettings | None = None,
+    jobs: int = 2,
+    cache: Path | None = None,
+    stage: Callable[[str], None] = lambda _: None,
+) -> HeldOut:
+    """Fit on all of `data`, none of whose architectures are in `frozen`, and predict the frozen records."""
+    predictor = fit_pair(data, settings, jobs=jobs, cache=cache, stage=stage)
+    forecast = predictor.forecast(frozen.examples, risk)
+    return HeldOut(
+        frozen,
+        np.zeros(len(frozen), np.int64),
+        forecast.expected_PQ,
+        forecast.upper_PQ,
+        forecast.confidence,
+        forecast.extended,
+        risk,
+        tree_shares=tree_shares(predictor, frozen.examples),
+        node_shares=node_shares(predictor, frozen.examples),
+    )
+
+
 def _fold(
     data: Dataset, held: NDArray[np.bool_], risk: float, settings: FitSettings
 ) -> tuple[NDArray[np.int64], Forecast, dict[str, float], dict[str, float]]:
-    predictor = fit_pair(data.take(np.flatnonzero(~held)), settings)
-    index = np.flatnonzero(held)
+    predictor = fit_pair(data.where(~held), settings)
+    index = np.flatnonzero(held & data.is_measured_P)
     examples = data.take(index).examples
     return index, predictor.forecast(examples, risk), tree_shares(predictor, examples), node_shares(predictor, examples)
 
@@ -191,8 +231,8 @@ def worst(held: HeldOut, count: int = 20) -> list[Worst]:
     ]
 
 
-def summary(held: HeldOut) -> dict[str, Any]:
-    """Return everything the report shows, as plain JSON values."""
+def summary(held: HeldOut, frozen: HeldOut | None = None) -> dict[str, Any]:
+    """Return everything the report shows, as plain JSON values: the folds, and the frozen split where it is given."""
     names, counts = np.unique(np.array(held.confidence_P), return_counts=True)
     return {
         "records": len(held.data),
@@ -206,4 +246,13 @@ def summary(held: HeldOut) -> dict[str, Any]:
         "node_shares": dict(held.node_shares),
         "rows": [asdict(row) for row in table(held)],
         "worst": [asdict(record) for record in worst(held)],
+        "frozen": None if frozen is None else _frozen_summary(frozen),
+    }
+
+
+def _frozen_summary(frozen: HeldOut) -> dict[str, Any]:
+    return {
+        "records": len(frozen.data),
+        "architectures": len(set(frozen.data.architectures)),
+        "rows": [asdict(row) for row in table(frozen)],
     }

@@ -39,9 +39,13 @@ JUDGED_RISK = 0.05
 _SMALLEST_ERROR = 5e-4
 
 
-def finished_steps(data: Dataset, settings: FitSettings, cache: Path | None) -> Finished:
-    """Return the steps of a fit that are finished under `cache`, by the hash of all that decides their outcome."""
-    return Finished.of(cache, data.fingerprint, repr(settings), fit_code_sha256(), repr(sorted(libraries().items())))
+def finished_steps(data: Dataset, settings: FitSettings, cache: Path | None, *more: str) -> Finished:
+    """Return the steps of a fit that are finished under `cache`, by the hash of all that decides their outcome.
+
+    `more` names what else decides, for work that is more than one fit.
+    """
+    decides = (data.fingerprint, repr(settings), fit_code_sha256(), repr(sorted(libraries().items())), *more)
+    return Finished.of(cache, *decides)
 
 
 def fit_pair(

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
 
 from peakcast.models.gbm import PARAMETERS
+
+
+class SettingsError(ValueError):
+    """A file of settings that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +49,19 @@ class FitSettings:
     spread_rounds: int = 80
     sequence: SequenceSettings = field(default_factory=SequenceSettings)
     trees: TreeSettings = field(default_factory=TreeSettings)
+
+
+def read_settings(path: Path | None, *, seed: int = 0) -> FitSettings:
+    """Return the settings of a file, as `peakcast search` writes it, with this seed; None: the usual ones.
+
+    Raises:
+        SettingsError: if the file is no JSON object of known settings.
+    """
+    if path is None:
+        return FitSettings(seed=seed)
+    try:
+        found = orjson.loads(path.read_bytes())
+        sequence, trees = SequenceSettings(**found.pop("sequence", {})), TreeSettings(**found.pop("trees", {}))
+        return FitSettings(**{**found, "sequence": sequence, "trees": trees, "seed": seed})
+    except (orjson.JSONDecodeError, AttributeError, TypeError) as error:
+        raise SettingsError(f"{path} holds no settings of a fit: {error}") from error

@@ -38,7 +38,8 @@ def code_version() -> str:
 def fit_code_sha256() -> str:
     """Return the hash of the code that fits: a step finished under other code is none."""
     digest = hashlib.sha256()
-    for path in sorted([*(ROOT / "models").glob("*.py"), *(ROOT / "training").glob("fit*.py")]):
+    fitting = [*(ROOT / "training").glob("fit*.py"), ROOT / "training/ablation.py", ROOT / "training/influence.py"]
+    for path in sorted([*(ROOT / "models").glob("*.py"), *fitting]):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
 

@@ -49,8 +49,10 @@ _REDUCTIONS: Final = _names("""
 """)
 # Lowered to a write into a copy of the first input.
 _SCATTERS: Final = _names("""
-    _unsafe_index_put _unsafe_masked_index_put_accumulate index_add index_put scatter scatter_add scatter_reduce
+    _unsafe_index_put _unsafe_masked_index_put_accumulate index_put scatter scatter_add scatter_reduce
 """)
+# Taken apart except in bfloat16 (inductor's decomposition.py): one that a graph still holds runs as ATen's own kernel.
+_LEFT_TO_ATEN: Final = _names("index_add")
 # Pointwise over what they write, but each input element is read by many outputs: their lowerings realise it first.
 _WINDOWS: Final = _names("""
     _adaptive_avg_pool2d _low_memory_max_pool_offsets_to_indices _low_memory_max_pool_with_offsets
@@ -62,7 +64,7 @@ _WINDOWS: Final = _names("""
 _CONCATS: Final = _names("cat")
 
 _NAMED: Final[dict[OpKind, frozenset[str]]] = {
-    OpKind.EXTERN: _LIBRARIES | _WHOLE_ROWS | _SEEDS | _TAKEN_APART | _COMPLEX | _MEMORY,
+    OpKind.EXTERN: _LIBRARIES | _WHOLE_ROWS | _SEEDS | _TAKEN_APART | _COMPLEX | _MEMORY | _LEFT_TO_ATEN,
     OpKind.REDUCTION: _REDUCTIONS,
     OpKind.SCATTER: _SCATTERS,
     OpKind.WINDOW: _WINDOWS,

@@ -15,7 +15,7 @@ from peakcast.client.render import people_console
 from peakcast.training.commands import TABLE_COLUMNS
 from peakcast.training.evaluate import HeldOut, cross_validate, score, summary, table, worst
 from peakcast.training.fit_settings import FitSettings, SequenceSettings
-from peakcast.training.report import print_table, write_report
+from peakcast.training.report import accuracy_table, write_report
 
 QUICK = FitSettings(inner_folds=2, rounds=40, spread_rounds=10, sequence=SequenceSettings(epochs=1, hidden=4))
 
@@ -89,7 +89,8 @@ def test_no_architecture_on_both_sides() -> None:
 
 def test_report_is_written(tmp_path: Path, held: HeldOut) -> None:
     """Text, JSON and plot are there, agree, and hold no NaN."""
-    found = write_report(held, tmp_path)
+    found = summary(held, held)
+    write_report(held, found, tmp_path)
     text = (tmp_path / "ACCURACY.md").read_text()
     assert "| eager, training | steady_allocated | 8 | 2.00 % | 2.00 % |" in text
     assert "| op | 0.75 |" in text
@@ -101,7 +102,7 @@ def test_report_is_written(tmp_path: Path, held: HeldOut) -> None:
 def test_table_for_people(held: HeldOut) -> None:
     """The terminal shows the same numbers."""
     console = Console(width=200, file=io.StringIO(), record=True)
-    print_table(console, summary(held))
+    console.print(accuracy_table(summary(held)))
     assert "eager and inductor" in console.export_text()
 
 
@@ -111,7 +112,7 @@ def test_piped_table_wraps_nothing(
     """Into a pipe each row of the table is one line: nothing is cut off and no cell goes on below."""
     monkeypatch.delenv("COLUMNS", raising=False)
     found = summary(held)
-    print_table(people_console(TABLE_COLUMNS), found)
+    people_console(TABLE_COLUMNS).print(accuracy_table(found))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert len(lines) == len(found["rows"])
     assert all(row["label"] in line and row["quantity"] in line for row, line in zip(found["rows"], lines, strict=True))
