@@ -5,31 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 
-from pydantic import ValidationError
-
 from peakcast.client.facts import with_lines
-from peakcast.featurizer.limits import Limits, SpecError
-from peakcast.featurizer.spec import GraphSpec
-from peakcast.models.asked import RunMismatchError, settled_run
+from peakcast.featurizer.limits import SpecError
+from peakcast.models.asked import RunMismatchError
 from peakcast.models.prediction import Prediction
 from peakcast.models.predictor import Predictor
 from peakcast.service.body import parse_json
 from peakcast.service.errors import ErrorCode, ServiceError
-from peakcast.service.graphs import GraphCache, HeldGraph
+from peakcast.service.graphs import HeldGraph
+from peakcast.service.kept_graphs import Graphs
 from peakcast.service.metrics import Metrics
-from peakcast.service.query import Asked, PredictQuery, invalid, read_query
+from peakcast.service.query import Asked, PredictQuery, invalid_graph, mismatch, read_graph, read_query, settle
 from peakcast.service.settings import Settings
 
 
 class Answers:
     """Answer requests with one predictor, keeping graphs and answers by graph_id."""
 
-    def __init__(self, predictor: Predictor, settings: Settings, metrics: Metrics) -> None:
-        self._predictor = predictor
+    def __init__(self, predictor: Predictor, settings: Settings, metrics: Metrics, graphs: Graphs) -> None:
+        self.predictor = predictor
         self._settings = settings
         self._metrics = metrics
-        self._limits = Limits(max_nodes=settings.max_nodes, max_json_bytes=int(settings.max_body_bytes))
-        self.graphs = GraphCache(int(settings.graph_cache_bytes))
+        self._limits = settings.graph_limits()
+        self.graphs = graphs.cache
+        self._graphs = graphs
 
     def parse(self, content: bytes) -> Asked:
         """Return what a body asks.
@@ -58,7 +57,7 @@ class Answers:
             ServiceError: GRAPH_UNKNOWN, INVALID_GRAPH, or INVALID_REQUEST where the run contradicts the graph.
         """
         started = time.perf_counter()
-        spec = None if asked.graph is None else self._validated(asked.graph)
+        spec = None if asked.graph is None else read_graph(asked.graph, self._limits)
         held = self._held(asked.query) if spec is None else self.graphs.put(spec)
         question = _question(asked.query)
         answer = self.graphs.answer(held, question)
@@ -71,15 +70,9 @@ class Answers:
         self._metrics.predict_seconds.observe(time.perf_counter() - started)
         return reply
 
-    def _validated(self, document: object) -> GraphSpec:
-        try:
-            return GraphSpec.from_json(document, self._limits)  # type: ignore[arg-type]  # it says so itself
-        except SpecError as error:
-            raise _invalid_graph(error) from None
-
     def _held(self, query: PredictQuery) -> HeldGraph:
         assert query.graph_id is not None
-        held = self.graphs.get(query.graph_id, query.captured_with)
+        held = self._graphs.find(query.graph_id, query.captured_with)
         self._metrics.cache_lookups.labels("miss" if held is None else "graph").inc()
         if held is None:
             raise ServiceError(
@@ -88,20 +81,13 @@ class Answers:
         return held
 
     def _predict(self, held: HeldGraph, query: PredictQuery) -> Prediction:
+        run = settle(held.spec, query.run)
         try:
-            run = settled_run(held.spec, query.run)
-        except ValidationError as error:
-            raise invalid(ErrorCode.INVALID_GRAPH, error, "graph.captured_with") from None
-        try:
-            return self._predictor.predict(held.spec, run=run, device=query.device, plans=query.plans, risk=query.risk)
+            return self.predictor.predict(held.spec, run=run, device=query.device, plans=query.plans, risk=query.risk)
         except RunMismatchError as error:
-            if query.run is None:
-                path, code = "graph.captured_with", ErrorCode.INVALID_GRAPH
-            else:
-                path, code = "run.task", ErrorCode.INVALID_REQUEST
-            raise ServiceError(code, f"{path}: {error}", path=path, reason="inconsistent") from None
+            raise mismatch(error, run_was_sent=query.run is not None) from None
         except SpecError as error:
-            raise _invalid_graph(error) from None
+            raise invalid_graph(error) from None
 
     def _reply(self, answer: Prediction, started: float) -> bytes:
         self._metrics.decisions.labels(answer.decision.action).inc()
@@ -115,8 +101,3 @@ def _question(query: PredictQuery) -> Hashable:
     # A field left out is as captured, a default that was sent is meant: equal runs, but not the same question.
     given = None if query.run is None else frozenset(query.run.model_fields_set)
     return (query.run, given, query.device, query.plans, query.risk)
-
-
-def _invalid_graph(error: SpecError) -> ServiceError:
-    path = "graph" + error.path.removeprefix("$")
-    return ServiceError(ErrorCode.INVALID_GRAPH, f"{path}: {error.problem}", path=path, reason=error.code)

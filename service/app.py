@@ -31,8 +31,10 @@ def create_app(settings: Settings | None = None, *, on_load_failure: Callable[[]
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, state.load)
+            tasks.start_soon(anyio.to_thread.run_sync, state.link.open)
             yield
             tasks.cancel_scope.cancel()
+        state.link.close()
 
     app = FastAPI(
         title="peakcast", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False

@@ -30,6 +30,10 @@ class ErrorCode(StrEnum):
     BUSY = "busy"
     INTERNAL = "internal"
     NOT_READY = "not_ready"
+    FORBIDDEN = "forbidden"
+    KEY_CONFLICT = "key_conflict"
+    QUOTA_EXCEEDED = "quota_exceeded"
+    STORE_UNAVAILABLE = "store_unavailable"
 
 
 STATUS: Final[Mapping[ErrorCode, int]] = {
@@ -49,6 +53,10 @@ STATUS: Final[Mapping[ErrorCode, int]] = {
     ErrorCode.BUSY: 429,
     ErrorCode.INTERNAL: 500,
     ErrorCode.NOT_READY: 503,
+    ErrorCode.FORBIDDEN: 403,
+    ErrorCode.KEY_CONFLICT: 409,
+    ErrorCode.QUOTA_EXCEEDED: 429,
+    ErrorCode.STORE_UNAVAILABLE: 503,
 }
 
 

@@ -53,3 +53,23 @@ def example_request() -> dict[str, Any]:
         "plans": ["eager", "inductor"],
         "risk": 0.01,
     }
+
+
+def example_peak() -> dict[str, Any]:
+    """Return the body of a `POST /peaks` for the same graph, once it is held; the bytes are simulated ones."""
+    return {
+        "key": "7f0c6e0a-4a07-4c0e-9a58-0d3a4f1f5a11",
+        "graph_id": "2ed58548aed760bf043efa481cd290c153f19a41a7d3b8de05b0a25829a3baad",
+        "device": {"name": "NVIDIA H200", "total_bytes": 150_754_820_096},
+        "plan": "eager",
+        "measured": {
+            "first_allocated_bytes": 68_354_560,
+            "first_reserved_bytes": 69_206_016,
+            "steady_allocated_bytes": 68_354_560,
+            "steady_reserved_bytes": 69_206_016,
+        },
+        "out_of_memory": False,
+        "cache": "cold",
+        "versions": {"torch": "2.13.0+cu130"},
+        "architecture": "SmallNetwork",
+    }

@@ -1,4 +1,4 @@
-"""The OpenAPI document: the request of `/predict`, which FastAPI does not parse itself, with examples that ran."""
+"""The OpenAPI document: the requests that FastAPI does not parse itself, with examples that ran."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from peakcast.service.errors import ErrorCode, ServiceError
-from peakcast.service.examples import example_request
+from peakcast.service.examples import example_peak, example_request
+from peakcast.service.peaks_query import PeakQuery
 from peakcast.service.query import PredictQuery
 
 _GRAPH_SCHEMA = {
@@ -27,14 +28,26 @@ _GRAPH_SCHEMA = {
 }
 
 
+_REFERENCE = "#/components/schemas/{model}"
+
+
 def document(app: FastAPI, example_reply: dict[str, object] | None) -> dict[str, Any]:
     """Return the OpenAPI document; the example reply is there once the service has given it."""
     described: dict[str, Any] = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    schema = PredictQuery.model_json_schema(ref_template="#/components/schemas/{model}")
-    described["components"]["schemas"].update(schema.pop("$defs", {}))
-    schema["title"] = "PredictRequest"
-    schema["properties"] = {"graph": _GRAPH_SCHEMA, **schema["properties"]}
-    described["components"]["schemas"]["PredictRequest"] = schema
+    schemas = described["components"]["schemas"]
+    for name, query in (("PredictRequest", PredictQuery), ("PeakRequest", PeakQuery)):
+        schema = query.model_json_schema(ref_template=_REFERENCE)
+        schemas.update(schema.pop("$defs", {}))
+        schemas[name] = {**schema, "title": name, "properties": {"graph": _GRAPH_SCHEMA, **schema["properties"]}}
+    described["paths"]["/peaks"]["post"]["requestBody"] = {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"$ref": _REFERENCE.format(model="PeakRequest")},
+                "example": example_peak(),
+            }
+        },
+    }
     request = example_request()
     examples = {"graph": {"summary": "a small network, its graph sent along", "value": request}}
     if example_reply is not None:
@@ -47,7 +60,7 @@ def document(app: FastAPI, example_reply: dict[str, object] | None) -> dict[str,
     operation["requestBody"] = {
         "required": True,
         "content": {
-            "application/json": {"schema": {"$ref": "#/components/schemas/PredictRequest"}, "examples": examples}
+            "application/json": {"schema": {"$ref": _REFERENCE.format(model="PredictRequest")}, "examples": examples}
         },
     }
     if example_reply is not None:

@@ -7,8 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from peakcast.featurizer.limits import Limits, SpecError
 from peakcast.featurizer.plans import parse_plan
 from peakcast.featurizer.run import LARGEST_RISK, LEAST_RISK, DeviceSpec, RunSpec
+from peakcast.featurizer.spec import GraphSpec
+from peakcast.models.asked import RunMismatchError, settled_run
 from peakcast.service.errors import ErrorCode, ServiceError, json_kind
 
 _SHOWN_CHARACTERS = 80
@@ -84,23 +87,76 @@ def read_query(body: dict[str, Any]) -> Asked:
         query = PredictQuery.model_validate(body)
     except ValidationError as error:
         raise invalid(ErrorCode.INVALID_REQUEST, error) from None
-    if (graph is None) == (query.graph_id is None):
+    check_one_graph(graph, query.graph_id)
+    return Asked(query, graph)
+
+
+def check_one_graph(graph: object, graph_id: str | None) -> None:
+    """Refuse a request that has both a graph and a graph's id, or neither.
+
+    Raises:
+        ServiceError: INVALID_REQUEST.
+    """
+    if (graph is None) == (graph_id is None):
         which = "both" if graph is not None else "neither"
         raise ServiceError(
             ErrorCode.INVALID_REQUEST, f"send either `graph` or `graph_id`: this request has {which}", path="graph"
         )
-    return Asked(query, graph)
 
 
-def invalid(code: ErrorCode, error: ValidationError, prefix: str = "") -> ServiceError:
-    """Return the reply for the first thing that pydantic found wrong."""
+def read_graph(document: object, limits: Limits) -> GraphSpec:
+    """Return the graph of its JSON document.
+
+    Raises:
+        ServiceError: INVALID_GRAPH.
+    """
+    try:
+        return GraphSpec.from_json(document, limits)  # type: ignore[arg-type]  # it says so itself
+    except SpecError as error:
+        raise invalid_graph(error) from None
+
+
+def settle(spec: GraphSpec, run: RunSpec | None) -> RunSpec:
+    """Return the run with what was left out as the graph was captured.
+
+    Raises:
+        ServiceError: INVALID_GRAPH.
+    """
+    try:
+        return settled_run(spec, run)
+    except ValidationError as error:
+        raise invalid(ErrorCode.INVALID_GRAPH, error, "graph.captured_with") from None
+
+
+def mismatch(error: RunMismatchError, *, run_was_sent: bool) -> ServiceError:
+    """Return the reply for a run that the graph rules out."""
+    if run_was_sent:
+        path, code = "run.task", ErrorCode.INVALID_REQUEST
+    else:
+        path, code = "graph.captured_with", ErrorCode.INVALID_GRAPH
+    return ServiceError(code, f"{path}: {error}", path=path, reason="inconsistent")
+
+
+def invalid_graph(error: SpecError) -> ServiceError:
+    """Return the reply for a graph that is wrong."""
+    path = "graph" + error.path.removeprefix("$")
+    return ServiceError(ErrorCode.INVALID_GRAPH, f"{path}: {error.problem}", path=path, reason=error.code)
+
+
+def invalid(
+    code: ErrorCode, error: ValidationError, prefix: str = "", *, allowed_in: type[BaseModel] = PredictQuery
+) -> ServiceError:
+    """Return the reply for the first thing that pydantic found wrong; `allowed_in` is what the body may hold."""
     first = error.errors(include_url=False)[0]
     path = ".".join([*([prefix] if prefix else []), *(str(part) for part in first["loc"])])
+    if not path:  # a check of the whole names its field itself
+        path, _, problem = first["msg"].removeprefix("Value error, ").partition(": ")
+        return ServiceError(code, f"{path}: {problem}", path=path)
     given = "" if first["type"] == "missing" else f" (got {_shown(first['input'])})"
     allowed = ""
     if first["type"] == "extra_forbidden":
         models: dict[str, type[BaseModel]] = {"run": RunSpec, "device": DeviceSpec}
-        fields = models.get(str(first["loc"][0]), PredictQuery).model_fields
+        fields = models.get(str(first["loc"][0]), allowed_in).model_fields
         names = [*fields, "graph"] if len(first["loc"]) == 1 else list(fields)
         given, allowed = "", f"; allowed: {', '.join(names)}"
     message = _IN_JSON_TERMS.get(first["type"], first["msg"].removeprefix("Value error, "))

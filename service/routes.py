@@ -1,8 +1,8 @@
-"""The endpoints: `POST /predict`, `GET /health/live`, `GET /health/ready`, `GET /metrics`."""
+"""The endpoints: `POST /predict`, `POST /peaks`, `GET /health/live`, `GET /health/ready`, `GET /metrics`."""
 
 from __future__ import annotations
 
-import hmac
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -13,15 +13,18 @@ from pydantic import BaseModel
 
 from peakcast.models.prediction import Prediction
 from peakcast.service.answers import Answers
+from peakcast.service.auth import Scope
 from peakcast.service.body import Body
-from peakcast.service.errors import ErrorCode, ErrorReply, ServiceError
+from peakcast.service.errors import ErrorReply
+from peakcast.service.peaks_query import PeakKept
 from peakcast.service.state import State
+from peakcast.service.store.link import Status
 
 # A question by graph_id is a few hundred bytes: parsed in the event loop, it needs no thread.
 _INLINE_BYTES = 4096
 
 router = APIRouter()
-_bearer = HTTPBearer(auto_error=False, description="the token of PEAKCAST_TOKEN, where one is set")
+_bearer = HTTPBearer(auto_error=False, description="a token of PEAKCAST_TOKEN or PEAKCAST_TOKENS, where some are set")
 
 
 def state_of(request: Request) -> State:
@@ -30,16 +33,14 @@ def state_of(request: Request) -> State:
     return state
 
 
-def check_token(
-    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-) -> None:
-    """Refuse requests without the token, where one is set. Takes the same time whatever was sent."""
-    token = state_of(request).settings.token
-    if token is None:
-        return
-    given = credentials.credentials if credentials is not None else ""
-    if not hmac.compare_digest(given.encode(), token.get_secret_value().encode()):
-        raise ServiceError(ErrorCode.UNAUTHORIZED, "send the token: `Authorization: Bearer <token>`")
+def name_for(scope: Scope) -> Callable[..., str]:
+    """Return a dependency that gives the name of the caller's token, and refuses who may not do this."""
+
+    def name_of(request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> str:
+        given = credentials.credentials if credentials is not None else ""
+        return state_of(request).tokens.name_of(given, scope)
+
+    return name_of
 
 
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -51,11 +52,12 @@ class Health(BaseModel):
 
     status: str
     model_version: str | None = None
+    store: Status | None = None
 
 
 @router.post(
     "/predict",
-    dependencies=[Depends(check_token)],
+    dependencies=[Depends(name_for("predict"))],
     response_model=Prediction,
     responses=_errors(401, 403, 404, 408, 413, 415, 422, 429, 500, 503),
     summary="Predict the peak memory of a training step or inference call",
@@ -64,7 +66,7 @@ async def predict(request: Request) -> Response:
     """Predict from `graph`, or from the `graph_id` of a graph sent before. The body may be gzipped."""
     state = state_of(request)
     answers = state.answers
-    with state.admitted():
+    with state.predictions_admitted.place():
         body = Body(request.headers, state.settings, state.pending_bytes)
         try:
             content = await body.read(request.stream())
@@ -72,6 +74,7 @@ async def predict(request: Request) -> Response:
             reply = await _reply(answers, content, state)
         finally:
             body.close()
+            state.metrics.pending_bytes.set(state.pending_bytes.held_bytes)
     return Response(reply, media_type="application/json")
 
 
@@ -85,6 +88,26 @@ async def _reply(answers: Answers, content: bytes, state: State) -> bytes:
     return await anyio.to_thread.run_sync(answers.compute, asked, limiter=state.workers)
 
 
+@router.post(
+    "/peaks",
+    response_model=PeakKept,
+    responses=_errors(401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503),
+    summary="Report the peak memory that a step was measured to take",
+)
+async def peaks(request: Request, reporter: Annotated[str, Depends(name_for("peaks"))]) -> Response:
+    """Keep a measured peak of `graph`, or of the `graph_id` of a graph sent before. Answers once it is on the disk."""
+    state = state_of(request)
+    with state.peaks_admitted.place():
+        body = Body(request.headers, state.settings, state.pending_bytes)
+        try:
+            content = await body.read(request.stream())
+            reply = await anyio.to_thread.run_sync(state.peaks.take, content, reporter, limiter=state.peak_workers)
+        finally:
+            body.close()
+            state.metrics.pending_bytes.set(state.pending_bytes.held_bytes)
+    return Response(reply, media_type="application/json")
+
+
 @router.get("/health/live", responses=_errors(403), summary="Whether the process runs")
 async def live() -> Health:
     """Answer as soon as the process listens."""
@@ -93,15 +116,18 @@ async def live() -> Health:
 
 @router.get("/health/ready", responses=_errors(403, 503), summary="Whether predictions are answered")
 async def ready(request: Request) -> Health:
-    """Answer 200 once the artefact was verified and a warm-up prediction ran, 503 before."""
+    """Answer 200 once the artefact was verified and a warm-up prediction ran, 503 before.
+
+    `store` says how the store was when it was last used; predictions do without it.
+    """
     state = state_of(request)
     assert state.answers is not None
-    return Health(status="ready", model_version=state.model_version)
+    return Health(status="ready", model_version=state.model_version, store=state.link.status)
 
 
 @router.get(
     "/metrics",
-    dependencies=[Depends(check_token)],
+    dependencies=[Depends(name_for("metrics"))],
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}}, **_errors(401, 403)},
     summary="Prometheus metrics",

@@ -28,15 +28,28 @@ def serve_command(
     model: Annotated[
         Path | None, typer.Option(help="Folder of a model artefact. [PEAKCAST_MODEL_PATH, the shipped one]")
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Where reported peaks are kept: sqlite:///FILE, postgresql://... or none. "
+            "[PEAKCAST_STORE_URL, a file in PEAKCAST_STATE_DIR]"
+        ),
+    ] = None,
     log_format: Annotated[
         str | None, typer.Option(help="json or console. [PEAKCAST_LOG_FORMAT; console on a terminal, else json]")
     ] = None,
 ) -> None:
-    """Serve predictions over HTTP: POST /predict, /health/live, /health/ready, /metrics, /docs.
+    """Serve predictions over HTTP: POST /predict, POST /peaks, /health/live, /health/ready, /metrics, /docs.
 
     Every other setting is an environment variable PEAKCAST_...: see docs/SERVICE.md.
     """
-    given: dict[str, Any] = {"host": host, "port": port, "model_path": model, "log_format": log_format}
+    given: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "model_path": model,
+        "store_url": store,
+        "log_format": log_format,
+    }
     settings = read_settings({key: value for key, value in given.items() if value is not None})
     configure_logs(settings)
     raise typer.Exit(serve(settings))
@@ -53,8 +66,11 @@ def read_settings(given: dict[str, Any]) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = "PEAKCAST_" + ".".join(str(part) for part in first["loc"]).upper()
-        shown = "***" if name == "PEAKCAST_TOKEN" else ascii(first["input"])[:80]
-        raise typer.BadParameter(f"{name}={shown}: {first['msg']}; see docs/SERVICE.md") from None
+        # Tokens, and the password that a store's URL may hold; what is checked together holds them all.
+        is_secret = name.startswith(("PEAKCAST_TOKEN", "PEAKCAST_STORE_URL")) or not first["loc"]
+        shown = "***" if is_secret else ascii(first["input"])[:80]
+        problem = first["msg"].removeprefix("Value error, ")
+        raise typer.BadParameter(f"{name}={shown}: {problem}; see docs/SERVICE.md") from None
     if "log_format" not in settings.model_fields_set and sys.stderr.isatty():
         settings = settings.model_copy(update={"log_format": "console"})
     return settings

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import anyio
 import orjson
 import structlog
 
 from peakcast.models.predictor import Predictor
+from peakcast.service.admission import Admission
 from peakcast.service.answers import Answers
 from peakcast.service.body import PendingBytes
 from peakcast.service.errors import ErrorCode, ServiceError
 from peakcast.service.examples import example_request
+from peakcast.service.graphs import GraphCache
+from peakcast.service.kept_graphs import Graphs
 from peakcast.service.metrics import Metrics
+from peakcast.service.peaks import Peaks
 from peakcast.service.settings import Settings
+from peakcast.service.store.link import StoreLink
 
 log = structlog.get_logger("peakcast.service")
+
+# A peak waits for the disk, not for a core; and reports that wait for a slow store must leave room to predict.
+_PEAK_WORKERS = 4
+_PEAKS_WAITING = 16
 
 
 class State:
@@ -28,10 +36,20 @@ class State:
         self.metrics = Metrics()
         self.pending_bytes = PendingBytes(int(settings.max_pending_bytes), settings.retry_after_seconds)
         self.workers = anyio.CapacityLimiter(settings.workers)
+        self.peak_workers = anyio.CapacityLimiter(_PEAK_WORKERS)
+        again = settings.retry_after_seconds
+        self.predictions_admitted = Admission(
+            settings.max_pending, retry_after_seconds=again, gauge=self.metrics.pending
+        )
+        self.peaks_admitted = Admission(_PEAKS_WAITING, retry_after_seconds=again, gauge=self.metrics.pending_peaks)
+        self.tokens = settings.accepted_tokens()
+        self.link = StoreLink(settings.resolved_store_url(), timeout_s=settings.store_timeout_seconds)
+        self.metrics.store_up.set_function(lambda: self.link.status == "ready")
+        self.graphs = Graphs(GraphCache(int(settings.graph_cache_bytes)), self.link, settings.graph_limits())
+        self.peaks = Peaks(settings, self.metrics, self.link, self.graphs, self._predictor)
         self.model_version: str | None = None
         self.example_reply: dict[str, object] | None = None
         self._answers: Answers | None = None
-        self._pending = 0
         self._load_error: str | None = None
         self._on_load_failure = on_load_failure
 
@@ -39,7 +57,7 @@ class State:
         """Verify and load the artefact, and predict once. Blocks; failures are logged and kept for `/health/ready`."""
         try:
             predictor = Predictor.load(self.settings.model_path)
-            answers = Answers(predictor, self.settings, self.metrics)
+            answers = Answers(predictor, self.settings, self.metrics, self.graphs)
             # The reply doubles as the example of the OpenAPI document: it is what this model really says.
             reply = orjson.loads(answers.compute(answers.parse(orjson.dumps(example_request()))))
         except Exception as error:  # whatever is wrong with an artefact, the service is not ready
@@ -71,25 +89,5 @@ class State:
             )
         return self._answers
 
-    @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Hold one of the places for requests under way.
-
-        Raises:
-            ServiceError: BUSY if all are taken.
-        """
-        if self._pending >= self.settings.max_pending:
-            raise ServiceError(
-                ErrorCode.BUSY,
-                f"{self._pending} requests are under way, {self.settings.max_pending} are allowed: "
-                f"ask again in {self.settings.retry_after_seconds} s",
-                headers={"Retry-After": str(self.settings.retry_after_seconds)},
-            )
-        self._pending += 1
-        self.metrics.pending.inc()
-        try:
-            yield
-        finally:
-            self._pending -= 1
-            self.metrics.pending.dec()
-            self.metrics.pending_bytes.set(self.pending_bytes.held_bytes)
+    def _predictor(self) -> Predictor | None:
+        return None if self._answers is None else self._answers.predictor

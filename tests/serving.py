@@ -53,8 +53,11 @@ def read_events(log_path: Path) -> list[dict[str, Any]]:
 def serving(**settings: object) -> Iterator[Served]:
     """Serve with these settings (`max_pending=1` is PEAKCAST_MAX_PENDING=1) until the block ends."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PEAKCAST_")}
-    environment |= {f"PEAKCAST_{key.upper()}": str(value) for key, value in settings.items()}
     with tempfile.TemporaryDirectory() as folder:
+        # A store of its own, never that of who runs the tests.
+        environment |= {
+            f"PEAKCAST_{key.upper()}": str(value) for key, value in ({"state_dir": folder} | settings).items()
+        }
         log_path = Path(folder, "log")
         with log_path.open("wb") as log:
             command = [sys.executable, "-m", "peakcast", "serve", "--port", "0", "--log-format", "json"]

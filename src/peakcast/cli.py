@@ -23,7 +23,9 @@ class _Home(NamedTuple):
 _COMMANDS: Final = {
     "capture": _Home("peakcast.client.capture_command", "capture_command", "Capture a workload's graph. Runs no step."),
     "predict": _Home("peakcast.client.predict_command", "predict_command", "Predict the peaks of a graph or workload."),
+    "replay": _Home("peakcast.client.replay_command", "replay_command", "Replay the compiler's own plan, without a GPU."),
     "serve": _Home("peakcast.service.serve", "serve_command", "Serve predictions over HTTP."),
+    "peaks": _Home("peakcast.service.peaks_command", "peaks_app", "Review and export the peaks that were reported."),
     "collect": _Home("peakcast.training.collect", "collect_command", "Measure peaks on a GPU."),
     "train": _Home("peakcast.training.commands", "train_command", "Fit the predictor on a corpus."),
     "evaluate": _Home("peakcast.training.commands", "evaluate_command", "Judge it on architectures it never saw."),
@@ -33,7 +35,8 @@ _COMMANDS: Final = {
 # Which extra brings a module that is not installed.
 _EXTRAS: Final = {
     **dict.fromkeys(("lightgbm", "safetensors"), "local"),
-    **dict.fromkeys(("cachetools", "fastapi", "prometheus_client", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("alembic", "cachetools", "fastapi", "sqlalchemy", "starlette", "uvicorn"), "serve"),
+    "psycopg": "postgres",
     **dict.fromkeys(("joblib", "matplotlib", "scipy", "sklearn"), "train"),
     **dict.fromkeys(("timm", "torchvision", "transformers"), "zoo"),
 }

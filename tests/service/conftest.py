@@ -31,3 +31,9 @@ def http(service: Served) -> Iterator[httpx.Client]:
 def request_body() -> dict[str, Any]:
     """Give a body of `POST /predict` that is answered, to be changed at will."""
     return copy.deepcopy(example_request())
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the default store of services that run in this process out of the home of who runs the tests."""
+    monkeypatch.setenv("PEAKCAST_STATE_DIR", str(tmp_path_factory.mktemp("state")))

@@ -45,7 +45,7 @@ def test_every_metric_is_documented() -> None:
 def test_every_endpoint_is_documented() -> None:
     """Each route has its method and path in the page."""
     paths = create_app(Settings()).openapi()["paths"]
-    assert set(paths) == {"/predict", "/health/live", "/health/ready", "/metrics"}
+    assert set(paths) == {"/predict", "/peaks", "/health/live", "/health/ready", "/metrics"}
     for path, operations in paths.items():
         for method in operations:
             assert f"`{method.upper()} {path}`" in PAGE
