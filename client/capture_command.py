@@ -58,12 +58,21 @@ def capture_with_progress(workload: str, plans: list[str]) -> GraphSpec:
     """
     from peakcast.featurizer.capture import capture_workload
 
+    check_workload_name(workload)
+    with Console(stderr=True).status(f"starting the capture of {workload}") as status:
+        return capture_workload(workload, plans=plans, progress=status.update)
+
+
+def check_workload_name(workload: str) -> None:
+    """Refuse a text that cannot name a workload.
+
+    Raises:
+        typer.BadParameter: saying what can.
+    """
     where, colon, name = workload.rpartition(":")
     if not colon or not where or not name.isidentifier():
         problem = f"{workload!r} is neither a graph file nor package.module:name or path/to/file.py:name"
         raise typer.BadParameter(problem, param_hint="WORKLOAD")
-    with Console(stderr=True).status(f"starting the capture of {workload}") as status:
-        return capture_workload(workload, plans=plans, progress=status.update)
 
 
 def _summary(spec: GraphSpec) -> dict[str, object]:

@@ -15,6 +15,9 @@ from peakcast.client.facts import run_of
 from peakcast.client.graph_file import read_graph
 from peakcast.client.options import JsonOption, PlansOption, read_memory, read_plans, read_run
 from peakcast.client.render import people_console, print_prediction
+from peakcast.client.replay_command import TIMEOUT_SEC as REPLAY_TIMEOUT_SEC
+from peakcast.client.replay_command import ReplayTimeout
+from peakcast.client.replaying import replay_with_progress, tell_failures
 from peakcast.featurizer.run import DeviceSpec
 from peakcast.featurizer.spec import GraphSpec
 
@@ -43,6 +46,10 @@ def predict_command(
         str | None, typer.Option(envvar="PEAKCAST_SERVER", help="Ask this service. Default: predict in this process.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds the server has for everything.")] = 30.0,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Replay the compiler on the workload (seconds to minutes) for its own plan.")
+    ] = False,
+    replay_timeout: ReplayTimeout = REPLAY_TIMEOUT_SEC,
     as_json: JsonOption = False,
 ) -> None:
     """Predict the peak memory of a step, and whether to compile it, fall back or refuse. Exits 3 where nothing fits.
@@ -54,7 +61,7 @@ def predict_command(
     _check_server(server)
     # Retries would be reported by structlog, on stdout.
     stamina.instrumentation.set_on_retry_hooks(())
-    spec = _graph(graph, wanted)
+    spec = _replayed(graph, wanted, replay_timeout) if exact else _graph(graph, wanted)
     prediction = predict(
         spec,
         device=card,
@@ -72,12 +79,25 @@ def predict_command(
         raise typer.Exit(NOTHING_FITS)
 
 
+def _replayed(text: str, plans: list[str] | None, timeout_sec: float) -> GraphSpec:
+    if _is_graph_file(Path(text)):
+        problem = f"{text} is a graph file; --exact runs the compiler on the model itself: name the workload"
+        raise typer.BadParameter(problem, param_hint="GRAPH|WORKLOAD")
+    found = replay_with_progress(text, plans or list(DEFAULT_PLANS), timeout_sec=timeout_sec)
+    tell_failures(found)
+    return found.spec
+
+
+def _is_graph_file(path: Path) -> bool:
+    return path.is_file() or path.name.endswith((".json", ".json.gz", ".json.xz"))
+
+
 def _graph(text: str, plans: list[str] | None) -> GraphSpec:
     path = Path(text)
     if path.suffix == ".py":
         problem = f"{text} is Python, not a graph file: name its function that returns the workload, as {text}:workload"
         raise typer.BadParameter(problem, param_hint="GRAPH|WORKLOAD")
-    if path.is_file() or path.name.endswith((".json", ".json.gz", ".json.xz")):
+    if _is_graph_file(path):
         return read_graph(path)
     return capture_with_progress(text, plans or list(DEFAULT_PLANS))
 
