@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
-from torch.utils.weak import TensorWeakRef
 
 
 class TensorRecord:
     """A tensor before a step: a weak reference, its version counter, and its values on the host if `copy`."""
 
-    __slots__ = ("_copy", "_device", "_reference", "_version", "name")
+    __slots__ = ("_copy", "_device", "_reference", "_version")
 
-    def __init__(self, name: str, tensor: torch.Tensor, *, copy: bool) -> None:
-        self.name = name
-        self._reference = TensorWeakRef(tensor)
-        self._version = _version(tensor)
-        self._device = tensor.device
-        self._copy = tensor.detach().to("cpu", copy=True) if copy else None
+    # A thousand are made for each step of a model of some hundred parameters: nothing here that is not needed.
+    def __init__(self, tensor: torch.Tensor, *, copy: bool) -> None:
+        self._reference = weakref.ref(tensor)
+        self._version = version(tensor)
+        self._copy = None
+        if copy:
+            self._copy = tensor.detach().to("cpu", copy=True)
+            self._device = tensor.device
 
     @property
     def gone(self) -> bool:
@@ -27,9 +29,12 @@ class TensorRecord:
 
     def put_back(self) -> torch.Tensor | None:
         """Return the tensor with the values it had, made again where it is gone; None where it changed without copy."""
-        tensor: torch.Tensor | None = self._reference()
+        tensor = self._reference()
+        if tensor is not None:
+            # What torch asks of whoever dereferences a weak reference: its own TensorWeakRef does so.
+            tensor._fix_weakref()
         if self._copy is None:
-            return tensor if tensor is not None and _version(tensor) == self._version else None
+            return tensor if tensor is not None and version(tensor) == self._version else None
         if tensor is None:
             return self._copy.to(self._device, copy=True)
         # Whether or not the version counter moved: fused updates leave it alone.
@@ -46,14 +51,13 @@ class OptimizerRecord:
     def __init__(self, optimizer: torch.optim.Optimizer, *, copy: bool) -> None:
         self._optimizer = optimizer
         self._groups = [dict(group) for group in optimizer.param_groups]
-        self._entries: dict[Any, dict[str, Any]] = {}
-        for number, (parameter, entries) in enumerate(optimizer.state.items()):
-            self._entries[parameter] = {
-                key: TensorRecord(f"the optimizer's {key} of parameter {number}", value, copy=copy)
-                if isinstance(value, torch.Tensor)
-                else value
+        self._entries: dict[Any, dict[str, Any]] = {
+            parameter: {
+                key: TensorRecord(value, copy=copy) if isinstance(value, torch.Tensor) else value
                 for key, value in entries.items()
             }
+            for parameter, entries in optimizer.state.items()
+        }
 
     def counted(self) -> bool:
         """Say whether a step counter moved that is no tensor or was made since: an update counts itself first."""
@@ -73,15 +77,16 @@ class OptimizerRecord:
         state = self._optimizer.state
         for parameter in [parameter for parameter in state if parameter not in self._entries]:
             del state[parameter]
-        for parameter, before in self._entries.items():
+        for number, (parameter, before) in enumerate(self._entries.items()):
             entries = {}
             for key, value in before.items():
                 if not isinstance(value, TensorRecord):
                     entries[key] = value
                     continue
-                entries[key] = value.put_back()
-                if entries[key] is None:
-                    lost.append(value.name)
+                tensor = value.put_back()
+                entries[key] = state[parameter].get(key) if tensor is None else tensor
+                if tensor is None:
+                    lost.append(f"the optimizer's {key} of parameter {number}")
             state[parameter].clear()
             state[parameter].update(entries)
         return lost
@@ -98,6 +103,9 @@ def updates_show(optimizer: torch.optim.Optimizer) -> bool:
     return not (isinstance(optimizer, torch.optim.SGD) and any(group.get("fused") for group in optimizer.param_groups))
 
 
-def _version(tensor: torch.Tensor) -> int:
-    # Tensors made under inference mode count nothing.
-    return -1 if tensor.is_inference() else tensor._version
+def version(tensor: torch.Tensor) -> int:
+    """Return the version counter, which every change in place moves; -1 for an inference tensor, which has none."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return -1

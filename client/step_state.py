@@ -52,7 +52,11 @@ class StepRecorder:
         self.optimizer: torch.optim.Optimizer | None = getattr(optimizer, "optimizer", optimizer)
         self.copies = keep == "host"
         self.updates_begun = 0
-        self._buffer_copies: dict[tuple[int, str], torch.Tensor] = {}
+        self.parameters = dict(_parameters(model, self.optimizer))
+        modules = model.modules() if model is not None else ()
+        # Found once: walking the modules takes longer than all the rest. `put_back` checks that they are the same.
+        self._buffers = [(module, key) for module in modules for key, _ in module.named_buffers(recurse=False)]
+        self._buffer_copies: dict[int, torch.Tensor] = {}
         self._hook: Any = None
         if self.optimizer is not None and not updates_show(self.optimizer):
             self._hook = self.optimizer.register_step_pre_hook(self._begin_update)
@@ -60,26 +64,18 @@ class StepRecorder:
     def record(self, step: Callable[..., Any]) -> StepStart:
         """Record everything now, right before `step`, whose closure holds its inputs."""
         leaves = list(_leaves(step))
-        parameters, gradients = [], []
-        for name, parameter in self._parameters():
-            parameters.append(TensorRecord(name, parameter, copy=self.copies))
-            record = None
-            if parameter.grad is not None:
-                record = TensorRecord(f"the gradient of {name}", parameter.grad, copy=self.copies)
-            gradients.append((parameter, record))
+        copy = self.copies
+        gradients = (parameter.grad for parameter in self.parameters.values())
+        inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         return StepStart(
             recorder=self,
             rng=RngState(leaf for leaf in leaves if isinstance(leaf, torch.Generator)),
             updates_begun=self.updates_begun,
-            parameters=parameters,
-            gradients=gradients,
-            inputs=[
-                TensorRecord(f"an input of shape {tuple(leaf.shape)}", leaf, copy=False)
-                for leaf in leaves
-                if isinstance(leaf, torch.Tensor)
-            ],
+            parameters=[TensorRecord(parameter, copy=copy) for parameter in self.parameters.values()],
+            gradients=[None if gradient is None else TensorRecord(gradient, copy=copy) for gradient in gradients],
+            inputs=[(tuple(leaf.shape), TensorRecord(leaf, copy=False)) for leaf in inputs],
             buffers=self._copy_buffers(),
-            optimizer=None if self.optimizer is None else OptimizerRecord(self.optimizer, copy=self.copies),
+            optimizer=None if self.optimizer is None else OptimizerRecord(self.optimizer, copy=copy),
         )
 
     def close(self) -> None:
@@ -90,31 +86,25 @@ class StepRecorder:
     def _begin_update(self, *_: Any) -> None:
         self.updates_begun += 1
 
-    def _parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Walk the parameters, each once: the model's by name, then those that only the optimizer knows."""
-        seen: set[int] = set()
-        for name, parameter in self.model.named_parameters() if self.model is not None else ():
-            seen.add(id(parameter))
-            yield name, parameter
-        for group_number, group in enumerate(self.optimizer.param_groups if self.optimizer is not None else ()):
-            for number, parameter in enumerate(group["params"]):
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield f"parameter {number} of group {group_number}", parameter
+    def replaced(self) -> bool:
+        """Say whether the model or the optimizer has other parameters than when this was made."""
+        now = [id(parameter) for _, parameter in _parameters(self.model, self.optimizer)]
+        return now != [id(parameter) for parameter in self.parameters.values()]
 
     def _copy_buffers(self) -> list[_Buffer]:
         """Copy each buffer into the copy of the step before."""
         found = []
-        for number, module in enumerate(self.model.modules() if self.model is not None else ()):
-            for key, buffer in module.named_buffers(recurse=False):
-                if buffer.nbytes > _LARGEST_BUFFER_BYTES:
-                    continue
-                copy = self._buffer_copies.get((number, key))
-                if copy is None or (copy.shape, copy.dtype, copy.device) != (buffer.shape, buffer.dtype, buffer.device):
-                    copy = self._buffer_copies[number, key] = torch.empty_like(buffer)
-                found.append(_Buffer(module, key, buffer, copy))
+        for number, (module, key) in enumerate(self._buffers):
+            buffer = getattr(module, key, None)
+            if buffer is None or buffer.nbytes > _LARGEST_BUFFER_BYTES:
+                continue
+            copy = self._buffer_copies.get(number)
+            if copy is None or (copy.shape, copy.dtype, copy.device) != (buffer.shape, buffer.dtype, buffer.device):
+                copy = self._buffer_copies[number] = torch.empty_like(buffer)
+            found.append(_Buffer(module, key, buffer, copy))
         if found:
-            torch._foreach_copy_([each.copy for each in found], [each.buffer.detach() for each in found])
+            with torch.no_grad():
+                torch._foreach_copy_([each.copy for each in found], [each.buffer for each in found])
         return found
 
 
@@ -134,8 +124,8 @@ class StepStart:
     rng: RngState
     updates_begun: int
     parameters: list[TensorRecord]
-    gradients: list[tuple[torch.Tensor, TensorRecord | None]]
-    inputs: list[TensorRecord]
+    gradients: list[TensorRecord | None]
+    inputs: list[tuple[tuple[int, ...], TensorRecord]]
     buffers: list[_Buffer]
     optimizer: OptimizerRecord | None
 
@@ -146,11 +136,19 @@ class StepStart:
         """
         # Before the optimizer's record drops the entries that were made since: they count.
         lost = self._begun_update()
-        for parameter, record in self.gradients:
-            parameter.grad = None if record is None or record.gone else self._checked(record, lost)
-        for record in (*self.parameters, *self.inputs):
-            if not record.gone:
-                self._checked(record, lost)
+        if self.recorder.replaced():
+            lost.append("which parameters there are")
+        named = self.recorder.parameters.items()
+        for (name, parameter), record, gradient in zip(named, self.parameters, self.gradients, strict=True):
+            if record.put_back() is None:
+                lost.append(name)
+            dropped = gradient is None or gradient.gone
+            parameter.grad = None if dropped else gradient.put_back()  # type: ignore[union-attr]
+            if parameter.grad is None and not dropped:
+                lost.append(f"the gradient of {name}")
+        for shape, record in self.inputs:
+            if not record.gone and record.put_back() is None:
+                lost.append(f"an input of shape {shape}")
         if self.optimizer is not None:
             lost.extend(self.optimizer.put_back())
         with torch.no_grad():
@@ -159,13 +157,6 @@ class StepStart:
                 setattr(each.module, each.key, each.buffer)
         self._reset_scalers()
         return lost
-
-    @staticmethod
-    def _checked(record: TensorRecord, lost: list[str]) -> torch.Tensor | None:
-        tensor = record.put_back()
-        if tensor is None:
-            lost.append(record.name)
-        return tensor
 
     def _begun_update(self) -> list[str]:
         """Name the optimizer where it has begun an update that version counters do not show and no copy undoes."""
@@ -180,6 +171,19 @@ class StepStart:
             # Not isinstance: it would ask lazy proxies for their class.
             if issubclass(type(each), torch.amp.GradScaler):
                 each._per_optimizer_states.pop(id(self.recorder.optimizer), None)
+
+
+def _parameters(model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> Iterator[tuple[str, torch.Tensor]]:
+    """Walk the parameters, each once: the model's by name, then those that only the optimizer knows."""
+    seen: set[int] = set()
+    for name, parameter in model.named_parameters() if model is not None else ():
+        seen.add(id(parameter))
+        yield name, parameter
+    for group_number, group in enumerate(optimizer.param_groups if optimizer is not None else ()):
+        for number, parameter in enumerate(group["params"]):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"parameter {number} of group {group_number}", parameter
 
 
 def _leaves(step: Any) -> Iterator[Any]:
