@@ -14,7 +14,7 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from peakcast.featurizer.capture.worker import capture_here, prepare_host
 
@@ -22,14 +22,14 @@ LENGTH = struct.Struct("<Q")
 _MOST_MESSAGE_CHARACTERS = 2000
 
 
-def write_frame(stream: BinaryIO, data: bytes) -> None:
+def write_frame(stream: IO[bytes], data: bytes) -> None:
     """Write one frame."""
     stream.write(LENGTH.pack(len(data)))
     stream.write(data)
     stream.flush()
 
 
-def read_frame(stream: BinaryIO) -> bytes | None:
+def read_frame(stream: IO[bytes]) -> bytes | None:
     """Return one frame, or None at the end of the stream."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:

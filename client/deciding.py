@@ -15,9 +15,10 @@ from torch import nn
 from peakcast.client.asking import Asking
 from peakcast.client.memory_facts import allocator_settings, closure_bytes, device_now, own_bytes_of
 from peakcast.client.policy import Policy
+from peakcast.client.ranks import Ranks, adopted, proposal_of
 from peakcast.client.spare_process import Captured, SpareProcess
 from peakcast.client.step_description import ONLY_FORWARD, Described, describe
-from peakcast.client.verdict import Verdict, first_asked
+from peakcast.client.verdict import Verdict
 from peakcast.featurizer.allocator_config import AllocatorConfig
 from peakcast.featurizer.capture.isolated import CaptureError
 from peakcast.featurizer.run import DeviceSpec, RunSpec
@@ -73,22 +74,29 @@ class Decider:
         if policy.warm_capture:
             self._spare.start()
 
-    def decide(self, call: Call) -> Verdict:
-        """Return the verdict for a call. Where the plan that is usually fastest fits, no other is captured.
+    def decide(self, call: Call, ranks: Ranks | None = None) -> Verdict:
+        """Return the verdict for a call. Where the plan wanted fits, no other is captured.
+
+        With `ranks` it is one that all ranks can run: first they see whether that plan fits everywhere.
 
         Raises:
             CannotDescribeError: if the step cannot be sent to the capturing process.
             CaptureError: if it cannot be captured.
             AskError: if there is no answer to the question.
         """
-        wanted = first_asked(self._plans)
-        others = [plan for plan in self._plans if plan != wanted]
+        wanted, *others = self._plans
         try:
             question = _Question(self, call)
             question.ask([wanted])
-            if others and not question.fits():
-                question.ask(others)
-            return question.verdict()
+            verdict, settled = question.verdict(), question.fits()
+            if ranks is not None:
+                found = ranks.agree(proposal_of(verdict))
+                verdict, settled = adopted(verdict, found), found.plan is not None
+            if settled or not others:
+                return verdict
+            question.ask(others)
+            verdict = question.verdict()
+            return verdict if ranks is None else adopted(verdict, ranks.agree(proposal_of(verdict)))
         finally:
             if self._policy.warm_capture:
                 self._spare.renew()

@@ -15,20 +15,24 @@ from torch import fx, nn
 from peakcast.client import active_plan
 from peakcast.client.asking import Asking
 from peakcast.client.deciding import Call, Decider
+from peakcast.client.degrade import Degradation, DegradePolicy, OutOfMemory, StepFinished
 from peakcast.client.plan_backend import PlanBackend
 from peakcast.client.plan_switch import PlanSwitch, possible_plans
 from peakcast.client.policy import Policy
+from peakcast.client.ranks import Ranks, adopted, easy_proposal
 from peakcast.client.rescue import Rescue
 from peakcast.client.rng import RngState
 from peakcast.client.second_look import DoesNotFitError, RegionPeak, ended_by_second_look
 from peakcast.client.signature import Signature, signature_of
-from peakcast.client.verdict import Verdict, next_smaller
+from peakcast.client.verdict import Verdict, more_careful, next_smaller
 from peakcast.featurizer.plans import Plan
 from peakcast.featurizer.run import DeviceSpec
 
 T = TypeVar("T")
 _log = logging.getLogger("peakcast")
 _GIB = 1 << 30
+# Below the full graph, when it keeps making trouble.
+_LADDER = ("hybrid", "eager", "eager:checkpoint")
 
 
 class NothingFitsError(RuntimeError):
@@ -98,6 +102,16 @@ class Guard:
         self._step: Callable[[], Any] | None = None
         self._looked_bytes = 0
         self._warned: set[str] = set()
+        self._ranks = Ranks(self.policy.agree_time)
+        self._degradation = Degradation(
+            DegradePolicy(
+                ladder=("full", *(plan for plan in _LADDER if plan in self.plans)),
+                out_of_memory_row=self.policy.out_of_memory_limit,
+                slowest_step_s=self.policy.slow_step.total_seconds(),
+                quiet_s=self.policy.quiet_period.total_seconds(),
+                longest_quiet_s=24 * self.policy.quiet_period.total_seconds(),
+            )
+        )
         self._rescue = Rescue(self._fall_back, model=model, optimizer=self.optimizer, reruns=len(self.plans))
         # Dynamo must not trace the gate itself, where it is called from compiled code.
         gate = torch.compiler.disable(self._gate, recursive=False)
@@ -120,8 +134,18 @@ class Guard:
             MemoryNotReturnedError, StepNotRepeatableError, NothingSmallerError: as `peakcast.client.rescue` says.
             Exception: whatever the step raises.
         """
+        busy, rescues = self._busy(), self.counts["rescues"]
+        started_s = time.perf_counter()
         with self.watching(step):
-            return self._rescue.run(step, signature=self._signature)
+            result = self._rescue.run(step, signature=self._signature)
+        self._finished(
+            StepFinished(
+                time.perf_counter() - started_s,
+                compiling=self._busy() != busy,
+                rescued=self.counts["rescues"] > rescues,
+            )
+        )
+        return result
 
     @contextlib.contextmanager
     def watching(self, step: Callable[[], Any] | None) -> Iterator[None]:
@@ -153,7 +177,8 @@ class Guard:
         signature = signature_of(self.model, args, kwargs)
         verdict = self._verdicts.get(signature)
         if verdict is not None and self._signature == signature:
-            return self._switch.call(*args, **kwargs)
+            with active_plan.handed_over(self.plan):
+                return self._switch.call(*args, **kwargs)
         return self._first_call(signature, verdict, args, kwargs)
 
     def _first_call(
@@ -167,7 +192,7 @@ class Guard:
         for _ in self.plans:
             rng = RngState()
             try:
-                with active_plan.handed_over(self._switch.plan):
+                with active_plan.handed_over(self.plan):
                     return self._switch.call(*args, **kwargs)
             except Exception as error:
                 ended = ended_by_second_look(error)
@@ -206,17 +231,28 @@ class Guard:
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model, step = model.module, None  # its process group cannot travel
         call = Call(model, args, kwargs, self.optimizer, step, signature.takes_gradients)
+        # Later on the ranks' shapes differ, and one that sees a new one would wait for the others in vain.
+        ranks = self._ranks if not self._verdicts and self._ranks.are_several() else None
         try:
             with self._switch.bare():
-                verdict = self._decider.decide(call)
+                verdict = self._decider.decide(call, ranks)
         except Exception as error:  # noqa: BLE001  (fails open: nothing that asking does may stop the training)
             self.counts["unknown"] += 1
             self._warn_once("unknown", "no prediction, so %s runs as asked: %s", self.plans[0], _first_line(error))
-            return self._unknown(_first_line(error))
+            verdict = self._unknown(_first_line(error))
+            return verdict if ranks is None else self._follow(verdict, ranks)
         if verdict.action == "smallest":
             if self.policy.nothing_fits == "refuse":
                 self._refuse(verdict)
             self._warn_once("smallest", "%s; running %s, which requires least", verdict.reason, verdict.plan)
+        return verdict
+
+    def _follow(self, verdict: Verdict, ranks: Ranks) -> Verdict:
+        """Adopt what the other ranks run: nothing is known here that speaks against it."""
+        for plans in (self.plans[:1], self.plans):
+            found = ranks.agree(easy_proposal(plans))
+            if found.plan is not None:
+                return adopted(verdict, found)
         return verdict
 
     def _unknown(self, reason: str) -> Verdict:
@@ -231,8 +267,11 @@ class Guard:
             _log.info("plan %s: %s", verdict.plan, verdict.reason)
         self.decision = verdict
         self._looked_bytes = 0
+        degraded = self._degradation.plan
+        plan = verdict.plan if degraded == "full" else more_careful(verdict.plan, degraded)
+        self.counts["switches"] += plan != self.plan
         try:
-            self._switch.to(verdict.plan)
+            self._switch.to(plan)
         except Exception as error:  # noqa: BLE001  (a plan that cannot be put on must not stop the training)
             self._warn_once("switch", "plan %s cannot be put on the model: %s", verdict.plan, _first_line(error))
 
@@ -247,8 +286,25 @@ class Guard:
         self._verdicts[self._signature] = verdict
         self.counts["fall_backs"] += 1
         self.counts["rescues"] += 1
+        self._degradation.observe(OutOfMemory(), time.monotonic())
         self._adopt(verdict)
         return True
+
+    def _busy(self) -> int:
+        """Return a number that changes when something is asked or compiled: such a step's time is not the plan's."""
+        return self.counts["questions"] + self.counts["compiles"] + self.counts["switches"]
+
+    def _finished(self, event: StepFinished) -> None:
+        action = self._degradation.observe(event, time.monotonic())
+        if action.kind in ("keep", "confirm") or self.decision is None:
+            return
+        self.counts[action.kind] += 1
+        _log.warning(
+            "%s: %s",
+            {"degrade": "one plan down", "revert": "back one plan down"}.get(action.kind, "one plan up"),
+            action.reason,
+        )
+        self._adopt(self.decision)
 
     def _backend(self, plan: Plan) -> PlanBackend:
         return PlanBackend(plan, compiling=self._compiling, saw=self._saw if self.policy.second_look else None)

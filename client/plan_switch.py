@@ -84,7 +84,7 @@ class PlanSwitch:
         self._set(self._gate)
 
     def _set(self, call: Callable[..., Any] | None) -> None:
-        self._model._compiled_call_impl = call  # type: ignore[assignment]
+        self._model._compiled_call_impl = call
         if call is None:
             del self._model._compiled_call_impl  # the class's own None shows again
 

@@ -30,6 +30,7 @@ class Policy:
         risk: how often the true peak may exceed the upper bound that has to fit.
         ask_time: the most that a question to a server may take; past it the plan wanted runs.
         capture_time: the most that one capture may take; past it the plan wanted runs.
+        agree_time: how long ranks of a distributed training wait for each other before the first compile.
         nothing_fits: run the plan that needs least, with a warning, or raise `NothingFitsError`.
         questions: the most signatures that are captured and asked about; later ones run the last plan.
         out_of_memory_limit: this many out-of-memory errors in a row degrade the full graph to `hybrid`.
@@ -47,6 +48,7 @@ class Policy:
     risk: float = 0.01
     ask_time: timedelta = timedelta(milliseconds=500)
     capture_time: timedelta = timedelta(minutes=10)
+    agree_time: timedelta = timedelta(minutes=2)
     nothing_fits: Literal["run_smallest", "refuse"] = "run_smallest"
     questions: int = 64
     out_of_memory_limit: int = 3
@@ -57,8 +59,9 @@ class Policy:
     warm_capture: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.plans, str) or not self.plans:
-            raise ValueError(f"plans must be at least one name, such as ('inductor', 'eager'), got {self.plans!r}")
+        given: object = self.plans
+        if isinstance(given, str) or not self.plans:
+            raise ValueError(f"plans must be at least one name, such as ('inductor', 'eager'), got {given!r}")
         canonical = tuple(dict.fromkeys(parse_plan(plan).name for plan in self.plans))
         object.__setattr__(self, "plans", canonical)
         if not LEAST_RISK <= self.risk <= LARGEST_RISK:
@@ -68,6 +71,6 @@ class Policy:
         for name in ("questions", "out_of_memory_limit"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}")
-        for name in ("ask_time", "capture_time", "slow_step", "quiet_period"):
+        for name in ("ask_time", "capture_time", "agree_time", "slow_step", "quiet_period"):
             if getattr(self, name) <= timedelta(0):
                 raise ValueError(f"{name} must be longer than nothing, got {getattr(self, name)!r}")

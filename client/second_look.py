@@ -41,7 +41,7 @@ def config_patches(saw: Callable[[RegionPeak], None]) -> dict[str, Any]:
     except ImportError:
         return {}
 
-    class Look(CustomSchedulerPass):  # type: ignore[misc]
+    class Look(CustomSchedulerPass):
         """A pass that changes nothing, so the caches may keep what was compiled under it."""
 
         def __call__(self, nodes: list[Any]) -> list[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from peakcast.models.decision import DEFAULT_SPEED, plan_kind
+from peakcast.models.decision import plan_kind
 from peakcast.models.prediction import PlanPrediction, Prediction
 
 # "unknown": nobody could say, so the plan wanted runs. "smallest": nothing fits, so what needs least runs.
@@ -52,11 +52,6 @@ class Verdict:
     def falling_to(self, plan: str, reason: str) -> Verdict:
         """Return the verdict after falling back to another plan at run time."""
         return replace(self, plan=plan, action="fall_back", reason=reason)
-
-
-def first_asked(plans: Sequence[str]) -> str:
-    """Return the plan to ask about first: the one that is usually fastest."""
-    return max(plans, key=lambda plan: (DEFAULT_SPEED.get(plan_kind(plan), 0.0), -plans.index(plan)))
 
 
 def next_smaller(plan: str, plans: Sequence[str], required: Mapping[str, int]) -> str | None:
