@@ -15,9 +15,8 @@ from peakcast.client.facts import run_of
 from peakcast.client.graph_file import read_graph
 from peakcast.client.options import JsonOption, PlansOption, read_memory, read_plans, read_run
 from peakcast.client.render import people_console, print_prediction
-from peakcast.client.replay_command import TIMEOUT_SEC as REPLAY_TIMEOUT_SEC
-from peakcast.client.replay_command import ReplayTimeout
-from peakcast.client.replaying import replay_with_progress, tell_failures
+from peakcast.client.replaying import ReplayTimeout, replay_with_progress, tell_failures
+from peakcast.featurizer.capture.replay.api import TIMEOUT_SEC
 from peakcast.featurizer.run import DeviceSpec
 from peakcast.featurizer.spec import GraphSpec
 
@@ -49,7 +48,7 @@ def predict_command(
     exact: Annotated[
         bool, typer.Option("--exact", help="Replay the compiler on the workload (seconds to minutes) for its own plan.")
     ] = False,
-    replay_timeout: ReplayTimeout = REPLAY_TIMEOUT_SEC,
+    replay_timeout: ReplayTimeout = TIMEOUT_SEC,
     as_json: JsonOption = False,
 ) -> None:
     """Predict the peak memory of a step, and whether to compile it, fall back or refuse. Exits 3 where nothing fits.

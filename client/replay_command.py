@@ -16,7 +16,8 @@ from peakcast.client.facts import run_of
 from peakcast.client.graph_file import write_graph
 from peakcast.client.options import JsonOption, read_plans
 from peakcast.client.render import bytes_text, people_console
-from peakcast.client.replaying import How, how, replay_with_progress
+from peakcast.client.replaying import How, ReplayTimeout, how, replay_with_progress
+from peakcast.featurizer.capture.replay.api import TIMEOUT_SEC
 from peakcast.featurizer.prior import simulate
 from peakcast.featurizer.run import DeviceSpec
 
@@ -24,12 +25,7 @@ if TYPE_CHECKING:
     from peakcast.featurizer.capture.replay import Replayed
 
 DEFAULT_PLANS = ("inductor",)
-TIMEOUT_SEC = 900.0
 _QUANTITIES = ("steady_allocated", "steady_reserved", "first_allocated", "first_reserved")
-
-ReplayTimeout = Annotated[
-    float, typer.Option("--replay-timeout", min=1.0, help="Seconds the replay of all plans has; then the rules answer.")
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +113,7 @@ def _table(rows: list[PlanReplay], card: DeviceSpec) -> Table:
         table.add_row(row.plan, row.how, f"{row.nodes:,}", *cells)
     notes = [f"{row.plan}: {row.reason}" for row in rows if row.reason]
     if any(lower != upper for row in rows for _, lower, upper in row.bytes.values()):
-        notes.append(
-            "ranges: a benchmark on the card decides which matrix products are padded; both ways were replayed"
-        )
+        notes.append("ranges: a benchmark on the card decides which products are padded; both ways were replayed")
     if notes:
         table.caption = escape("\n".join(notes))
     return table

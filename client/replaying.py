@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import typer
 from rich.console import Console
 
 from peakcast.client.capture_command import capture_with_progress, check_workload_name
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from peakcast.featurizer.capture.replay import Replayed
 
 How = Literal["replayed", "traced", "rules"]
+
+ReplayTimeout = Annotated[
+    float, typer.Option("--replay-timeout", min=1.0, help="Seconds the replay of all plans has; then the rules answer.")
+]
 
 
 def replay_with_progress(workload: str, plans: Sequence[str], *, timeout_sec: float) -> Replayed:

@@ -42,8 +42,14 @@ PYTORCH_NAMESPACES = frozenset(
         *("mkl", "mkldnn", "mkldnn_prepacked", "onednn", "static_runtime", "debug_mode_ops"),
     )
 )
-# A kernel of the compiler's own in a replayed trace: whatever it takes, the generated code allocates in sight.
-COMPILED_KERNEL = "inductor.kernel"
+# What takes nothing out of sight: operators that only allocate, and in a replayed trace the compiler's own kernels, whose
+# generated code allocates all they need.
+NO_SCRATCH = frozenset(
+    (
+        *("inductor.kernel", "aten.empty", "aten.empty_like", "aten.empty_strided"),
+        *("aten.new_empty", "aten.new_empty_strided"),
+    )
+)
 # What a step takes where a kernel of unknown scratch runs is anybody's guess: this often the step without fusion.
 OPAQUE_FACTOR = 2
 # Of an op never measured the simulation still knows the outputs, not the scratch. Below 1 % of the bytes written such
@@ -83,6 +89,7 @@ class Facts:
     guessed_values: int = 0  # conditions and integers of the data that capture guessed: other nodes may run
     guessed_sizes: int = 0  # sizes of the data that capture guessed
     contradictions: tuple[str, ...] = ()  # where the run says otherwise than the graph, in words
+    replayed: bool = False  # the trace is the compiler's own code: nothing was learned of such, nor needs to be
 
 
 def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: DeviceSpec) -> Facts:
@@ -116,6 +123,7 @@ def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: Dev
         guessed_values=guessed(captured, "conditions", "integers"),
         guessed_sizes=guessed(captured, "sizes"),
         contradictions=contradictions(spec, trace, run),
+        replayed=trace.replayed,
     )
 
 
@@ -201,9 +209,8 @@ class Coverage:
 
     def unseen(self, facts: Facts) -> dict[str, float]:
         """Return the ops never measured and their shares of the bytes written."""
-        return {
-            op: share for op, share in facts.op_share.items() if _stem(op) not in self._ops and op != COMPILED_KERNEL
-        }
+        known = self._ops | NO_SCRATCH
+        return {op: share for op, share in facts.op_share.items() if _stem(op) not in known}
 
     def cautious_bytes(self, facts: Facts) -> int:
         """Return a bound that asks nothing of what was learned.

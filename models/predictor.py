@@ -126,6 +126,9 @@ class Predictor:
         outputs = {name: trees.predict(features).reshape(prior.shape) for name, trees in self.heads.items()}
         scratch = np.array([example.scratch_bytes for example in examples])
         expected = self.blend.apply(examples, corrections(outputs, prior, scratch, guesses))
+        # What the rules get wrong is learned; a replayed trace is the compiler's own code, and stands as simulated.
+        replayed = np.array([example.facts.replayed for example in examples])
+        expected[replayed] = prior[replayed]
         scale = spread_bytes(self.spread.predict(features).reshape(prior.shape), expected, self.spread_floor)
         judged = [self.coverage.judge(example.facts) for example in examples]
         upper = np.empty_like(expected)
