@@ -1,4 +1,4 @@
-"""Asks a peakcast service over HTTP: by graph_id first, with retries inside one total time limit."""
+"""Posts to a peakcast service over HTTP: by graph_id first, with retries inside one total time limit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import random
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -51,54 +52,52 @@ def _report_others(hook: RetryHook) -> RetryHook:
 set_on_retry_hooks([_report_others(hook) for hook in get_on_retry_hooks()])
 
 
-class Asker:
-    """One question to one server; `timeout_seconds` bounds everything together: connecting, retries, reading.
+class Poster:
+    """Post about one graph to one server; `timeout_seconds` bounds everything together: connecting, retries, reading.
 
     Args:
-        server: base URL, for instance `http://peakcast:8400`.
+        url: where to post, as `endpoint_url` gives it.
         token: bearer token, where the server asks for one.
         transport: how httpx connects, for callers with sockets or certificates of their own.
     """
 
     def __init__(
         self,
-        server: str,
+        url: str,
         *,
         token: str | None = None,
         timeout_seconds: float = 30.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._url = predict_url(server)
+        self.url = url
         self._headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
         self._timeout_seconds = timeout_seconds
         self._deadline = time.monotonic() + timeout_seconds
         self._transport = transport
         self._tries = 0
 
-    def ask(self, spec: GraphSpec, question: dict[str, Any]) -> Prediction:
-        """Return the server's prediction. `question` holds run, device, plans and risk.
+    def post(self, fields: dict[str, Any], by_id: dict[str, Any], graph_json: Callable[[], bytes]) -> bytes:
+        """Post `fields` with the graph's id, and with the graph where the server does not know that. Returns the reply.
+
+        Args:
+            fields: what to send either way.
+            by_id: what to send beside it in place of the graph.
+            graph_json: gives the graph without its source lines: the server has no use for them.
 
         Raises:
             ServerError: if the server refuses.
             ServerUnreachableError: if no answer came in time.
-            AskError: if what came is no prediction.
+            AskError: if the answer is too long to be one.
         """
-        by_id = {"graph_id": spec.graph_id, "captured_with": dict(spec.captured_with), **question}
         with httpx.Client(headers=self._headers, transport=self._transport) as client:
             try:
-                content = self._post(client, orjson.dumps(by_id))
+                return self._post(client, orjson.dumps({**by_id, **fields}))
             except ServerError as error:
                 if error.code != "graph_unknown":
                     raise
-                # Source lines stay here: the server has no use for them, and they are put back below.
-                graph = spec.redacted().to_json()
-                body = gzip.compress(b'{"graph":' + graph + b"," + orjson.dumps(question)[1:], _GZIP_LEVEL, mtime=0)
-                content = self._post(client, body, {"Content-Encoding": "gzip"})
-        try:
-            prediction = Prediction.model_validate_json(content)
-        except ValidationError as error:
-            raise AskError(f"{self._url} did not answer with a prediction: {error}") from None
-        return with_lines(prediction, spec)
+            body = b'{"graph":' + graph_json() + b"," + orjson.dumps(fields)[1:]
+            packed = gzip.compress(body, _GZIP_LEVEL, mtime=0)
+            return self._post(client, packed, {"Content-Encoding": "gzip"})
 
     def _post(self, client: httpx.Client, body: bytes, headers: dict[str, str] | None = None) -> bytes:
         self._tries = 0
@@ -118,7 +117,7 @@ class Asker:
         raise AssertionError("retry_context ends by returning or raising")  # pragma: no cover
 
     def _unreachable(self, error: httpx.TransportError) -> ServerUnreachableError:
-        problem = f"no answer from {self._url} within {self._timeout_seconds:g} s: {_what(error)}"
+        problem = f"no answer from {self.url} within {self._timeout_seconds:g} s: {_what(error)}"
         return ServerUnreachableError(problem)
 
     def _when_again(self, error: Exception) -> bool | dt.timedelta:
@@ -132,7 +131,7 @@ class Asker:
         return dt.timedelta(seconds=wait_seconds) if wait_seconds < self._left_seconds() else False
 
     def _post_once(self, client: httpx.Client, body: bytes, headers: dict[str, str]) -> bytes:
-        with client.stream("POST", self._url, content=body, headers=headers, timeout=self._left_seconds()) as reply:
+        with client.stream("POST", self.url, content=body, headers=headers, timeout=self._left_seconds()) as reply:
             content = b""
             for chunk in reply.iter_bytes():
                 content += chunk
@@ -140,7 +139,7 @@ class Asker:
                     raise httpx.ReadTimeout("the answer takes too long to arrive")
                 if len(content) > _MAX_REPLY_BYTES:
                     raise AskError(
-                        f"{self._url} answered with more than {_MAX_REPLY_BYTES:,} bytes: no peakcast service"
+                        f"{self.url} answered with more than {_MAX_REPLY_BYTES:,} bytes: no peakcast service"
                     )
         if reply.status_code == httpx.codes.OK:
             return content
@@ -154,15 +153,50 @@ class Asker:
         return max(self._deadline - time.monotonic(), 0.001)
 
 
+class Asker(Poster):
+    """One question to one server; arguments as for Poster, `server` is a base URL such as `http://peakcast:8400`."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        token: str | None = None,
+        timeout_seconds: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        super().__init__(predict_url(server), token=token, timeout_seconds=timeout_seconds, transport=transport)
+
+    def ask(self, spec: GraphSpec, question: dict[str, Any]) -> Prediction:
+        """Return the server's prediction. `question` holds run, device, plans and risk.
+
+        Raises:
+            ServerError: if the server refuses.
+            ServerUnreachableError: if no answer came in time.
+            AskError: if what came is no prediction.
+        """
+        by_id = {"graph_id": spec.graph_id, "captured_with": dict(spec.captured_with)}
+        content = self.post(question, by_id, lambda: spec.redacted().to_json())
+        try:
+            prediction = Prediction.model_validate_json(content)
+        except ValidationError as error:
+            raise AskError(f"{self.url} did not answer with a prediction: {error}") from None
+        return with_lines(prediction, spec)
+
+
 def predict_url(server: str) -> str:
     """Return where a server answers questions; ValueError where `server` is no HTTP URL."""
+    return endpoint_url(server, "/predict")
+
+
+def endpoint_url(server: str, path: str) -> str:
+    """Return the URL of an endpoint of a server; ValueError where `server` is no HTTP URL."""
     try:
         url = httpx.URL(server)
     except httpx.InvalidURL as error:
         raise ValueError(f"server is {server!r}: {error}; give http://host:port") from None
     if url.scheme not in {"http", "https"} or not url.host:
         raise ValueError(f"server is {server!r}: give http://host:port or https://host")
-    return server.rstrip("/") + "/predict"
+    return server.rstrip("/") + path
 
 
 def _retry_after_seconds(headers: httpx.Headers) -> float | None:
