@@ -23,7 +23,8 @@ class _Home(NamedTuple):
 _COMMANDS: Final = {
     "capture": _Home("peakcast.client.capture_command", "capture_command", "Capture a workload's graph. Runs no step."),
     "predict": _Home("peakcast.client.predict_command", "predict_command", "Predict the peaks of a graph or workload."),
-    "replay": _Home("peakcast.client.replay_command", "replay_command", "Replay the compiler's own plan, without a GPU."),
+    "replay": _Home("peakcast.client.replay_command", "replay_command", "Replay the compiler's plan, without a GPU."),
+    "checkpoint": _Home("peakcast.client.checkpoint.command", "checkpoint_app", "Show and verify checkpoints."),
     "serve": _Home("peakcast.service.serve", "serve_command", "Serve predictions over HTTP."),
     "peaks": _Home("peakcast.service.peaks_command", "peaks_app", "Review and export the peaks that were reported."),
     "collect": _Home("peakcast.training.collect", "collect_command", "Measure peaks on a GPU."),
