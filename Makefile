@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(TORCH) triton transformers pillow pyyaml \
-		--editable '.[serve,postgres,train,dask]' --group dev
+		--editable '.[serve,fast,postgres,train,dask]' --group dev
 	$(BIN)/python -m pip install --quiet --no-deps $(NO_DEPS)
 	@touch $@
 

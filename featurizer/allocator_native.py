@@ -20,10 +20,10 @@ from peakcast.featurizer.trace import Int64
 UNIT_BYTES: Final = 512
 _MIB: Final = (1 << 20) // UNIT_BYTES
 SMALL: Final = _MIB  # requests up to here come from the small pool
-_SMALL_SEGMENT: Final = 2 * _MIB
+SMALL_SEGMENT: Final = 2 * _MIB
 LARGE_SEGMENT: Final = 20 * _MIB
-_OWN_SEGMENT: Final = 10 * _MIB  # requests from here on get a segment of their own size
-_SEGMENT_STEP: Final = 2 * _MIB
+OWN_SEGMENT: Final = 10 * _MIB  # requests from here on get a segment of their own size
+SEGMENT_STEP: Final = 2 * _MIB
 
 # A free block is one integer, size above address, so that a sorted list of them is in the allocator's order: best
 # fit first, lowest address among equals. 56 bits of address hold 2^65 bytes, more than any accepted trace asks for.
@@ -32,8 +32,8 @@ ADDRESS_MASK: Final = (1 << ADDRESS_BITS) - 1
 NOT_HELD: Final = -1
 # Seen on an H200 (driver 580): cudaMalloc goes downwards in chunks of 32 MiB, and a segment that fits into what the
 # chunks of earlier ones left over goes there, lowest address first.
-_CHUNK: Final = 32 * _MIB
-_TOP: Final = 1 << (ADDRESS_BITS - 2)
+CHUNK: Final = 32 * _MIB
+TOP: Final = 1 << (ADDRESS_BITS - 2)
 
 _UNLIMITED: Final = 1 << 80  # more than any sum of sizes
 
@@ -65,10 +65,10 @@ def _power2_rounded(size_bytes: int, config: AllocatorConfig) -> int:
 def segment_units(units: int) -> int:
     """Return the size of the segment asked of the driver for a request that no cached block can serve."""
     if units <= SMALL:
-        return _SMALL_SEGMENT
-    if units < _OWN_SEGMENT:
+        return SMALL_SEGMENT
+    if units < OWN_SEGMENT:
         return LARGE_SEGMENT
-    return -(-units // _SEGMENT_STEP) * _SEGMENT_STEP
+    return -(-units // SEGMENT_STEP) * SEGMENT_STEP
 
 
 def _limit_units(limit_bytes: int | None) -> int:
@@ -97,7 +97,7 @@ class CachingAllocator:
         self._size_at: dict[int, int] = {}  # start of a free block -> its size
         self._start_before: dict[int, int] = {}  # end of a free block -> its start
         self._segments: dict[int, int] = {}  # start -> size
-        self._lowest = _TOP  # driver's address of the lowest chunk
+        self._lowest = TOP  # driver's address of the lowest chunk
         self._holes: list[int] = []  # as blocks, but address above size: what chunks have left, by driver's address
         self._allocated = self._peak_allocated = 0
         self._reserved = self._peak_reserved = 0
@@ -265,7 +265,7 @@ class CachingAllocator:
                 del self._holes[index]
                 self._add_hole(address + size, (hole & ADDRESS_MASK) - size)
                 return address
-        chunk = -(-size // _CHUNK) * _CHUNK
+        chunk = -(-size // CHUNK) * CHUNK
         self._lowest -= chunk
         self._add_hole(self._lowest + size, chunk - size)
         return self._lowest

@@ -87,8 +87,8 @@ class StepEvents:
     role: UInt8  # [T]
     node: Int32  # [T] node that allocates it; NO_NODE: before the step
     root: Int64  # [B] by buffer of the lifetimes: the tensor whose memory it lives in
-    start: list[int]
-    events: list[int]
+    start: Int64
+    events: Int64  # [E]
     event_node: Int32  # [E]
     survivors: dict[int, int]  # what outlives the step -> what of the next step's start it stands for
     left: list[int]  # what outlives the step and stands for nothing there: dropped when the next one starts
@@ -96,15 +96,12 @@ class StepEvents:
 
     def with_workspaces_taken(self) -> StepEvents:
         """Return the step as later ones run: the workspaces are there from the start."""
-        taken = [self.events.index(workspace) for workspace in self.workspaces]
-        events = self.events.copy()
-        for position in sorted(taken, reverse=True):
-            del events[position]
+        stays = self.events < self.workspaces.start  # the last tensors are the workspaces
         return replace(
             self,
-            start=[*self.start, *self.workspaces],
-            events=events,
-            event_node=np.delete(self.event_node, taken),
+            start=np.append(self.start, self.workspaces).astype(np.int64),
+            events=self.events[stays],
+            event_node=self.event_node[stays],
         )
 
 
@@ -164,8 +161,8 @@ def step_events(
         role=np.concatenate((lifetimes.role, branches.role, np.full(len(nodes), TEMPORARY, np.uint8))),
         node=np.concatenate((np.maximum(born, NO_NODE), branches.node, nodes)).astype(np.int32),
         root=root,
-        start=start.tolist(),
-        events=events[order].tolist(),
+        start=start,
+        events=events[order],
         event_node=event_node[order].astype(np.int32),
         survivors=survivors,
         left=left,
@@ -271,8 +268,8 @@ def _branch(trace: Trace) -> tuple[Int64, Int64, int]:
     """
     lifetimes = observed_lifetimes(trace)
     steps = step_events(trace, lifetimes)
-    operands = set(steps.start)
-    events = [event for event in steps.events if (event if event >= 0 else ~event) not in operands]
+    operands = set(steps.start.tolist())
+    events = [event for event in steps.events.tolist() if (event if event >= 0 else ~event) not in operands]
     alive = dict.fromkeys(event for event in events if event >= 0)
     for event in events:
         if event < 0:

@@ -83,14 +83,12 @@ class Peak:
 
 def locate(step: StepEvents, lifetimes: Lifetimes, tensor: int, allocated_bytes: int) -> Peak:
     """Find what is alive when `tensor` is allocated (-1: when the step starts), at `allocated_bytes` in all."""
-    try:
-        moment = step.events.index(tensor) if tensor >= 0 else -1
-    except ValueError:  # it was there before the step: the peak of a first step may be its start
-        moment = -1
+    # Not found: it was there before the step. The peak of a first step may be its start.
+    moment = int(next(iter(np.flatnonzero(step.events == tensor)), -1)) if tensor >= 0 else -1
     node = int(step.event_node[moment]) if moment >= 0 else NO_NODE
     alive_mask = np.zeros(len(step.bytes), np.bool_)
     alive_mask[step.start] = True
-    before = np.array(step.events[: moment + 1], np.int64)
+    before = step.events[: moment + 1]
     alive_mask[before[before >= 0]] = True
     alive_mask[~before[before < 0]] = False
     alive = np.flatnonzero(alive_mask)

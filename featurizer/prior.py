@@ -188,7 +188,7 @@ def source_plan(spec: GraphSpec, plan: str) -> str:
 def watermark_bytes(step: StepEvents, node_count: int) -> Int64:
     """Return the bytes (rounded to 512) that live after each of N nodes of a step."""
     rounded = -(-step.bytes // _BLOCK_BYTES) * _BLOCK_BYTES
-    events = np.array(step.events, np.int64)
+    events = step.events
     change = np.zeros(node_count, np.int64)
     np.add.at(change, step.event_node, np.where(events >= 0, rounded[events], -rounded[~events]))
     live: Int64 = rounded[step.start].sum() + np.cumsum(change)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+import numpy as np
+
+from peakcast.featurizer import compiled
 from peakcast.featurizer.allocator import (
     GRANULARITY_BYTES,
     CachingAllocator,
@@ -13,7 +16,9 @@ from peakcast.featurizer.allocator import (
     smallest_limit_bytes,
 )
 from peakcast.featurizer.allocator_config import AllocatorConfig
+from peakcast.featurizer.allocator_native import rounded_units
 from peakcast.featurizer.lifetimes import StepEvents
+from peakcast.featurizer.trace import Int64
 
 # As peaks are measured: the maximum over steps 2 to 4.
 STEADY_STEPS: Final = 3
@@ -49,6 +54,8 @@ class Steps:
     @cached_property
     def peaks(self) -> Peaks:
         """The peaks where memory is no concern."""
+        if self._compiled is not None:
+            return self._compiled[0]
         after_first = self._after_first
         return Peaks(
             after_first.peak_allocated_bytes,
@@ -60,6 +67,8 @@ class Steps:
     @cached_property
     def required_bytes(self) -> int:
         """The smallest limit under which all steps run, by bisection over whole runs."""
+        if self._compiled is not None:
+            return self._compiled[1]
         peaks = self.peaks
         tolerance_bytes = int(peaks.reserved_bytes * REQUIRED_TOLERANCE)
         return smallest_limit_bytes(
@@ -83,6 +92,17 @@ class Steps:
         return allocator.unfelt_limit_bytes
 
     @cached_property
+    def _compiled(self) -> tuple[Peaks, int] | None:
+        """The peaks and the required bytes from compiled loops, where those are loaded and know the options."""
+        replay = compiled.loaded()
+        if replay is None or self.config.expandable_segments or self.config.max_split_size_bytes is not None:
+            return None
+        units = np.array(rounded_units(self.first.bytes, self.config), np.int64)
+        first, steady = _program(self.first), _program(self.steady)
+        peaks, required_bytes = replay(units, first, steady, steps=STEADY_STEPS, tolerance=REQUIRED_TOLERANCE)
+        return Peaks(*peaks), required_bytes
+
+    @cached_property
     def _after_first(self) -> CachingAllocator:
         return self._run_first(make_allocator(self.config))
 
@@ -93,22 +113,23 @@ class Steps:
 
     def _run_first(self, allocator: CachingAllocator) -> CachingAllocator:
         allocator.add(self.first.bytes)
-        allocator.run(self.first.start)
-        allocator.run(self.first.events)
+        allocator.run(self.first.start.tolist())
+        allocator.run(self.first.events.tolist())
         return allocator
 
     def _run_steady(self, allocator: CachingAllocator) -> tuple[int, int, int]:
         """Go on with steady steps; returns their peaks and whose allocation set the allocated one."""
         allocated_bytes, reserved_bytes, tensor = 0, 0, -1
         ended, steady = self.first, self.steady
+        start, events = steady.start.tolist(), steady.events.tolist()
         for _ in range(STEADY_STEPS):
             for survivor, place in ended.survivors.items():
                 allocator.rename(survivor, place)
             allocator.run([~leftover for leftover in ended.left])
-            allocator.run(allocator.not_held(steady.start))
+            allocator.run(allocator.not_held(start))
             allocator.reset_peaks()
             calls = allocator.driver_calls
-            allocator.run(steady.events)
+            allocator.run(events)
             reserved_bytes = max(reserved_bytes, allocator.peak_reserved_bytes)
             if allocator.peak_allocated_bytes > allocated_bytes:
                 allocated_bytes, tensor = allocator.peak_allocated_bytes, allocator.peak_tensor
@@ -117,3 +138,9 @@ class Steps:
             if allocator.driver_calls == calls and not steady.survivors and not steady.left:
                 break
         return allocated_bytes, reserved_bytes, tensor
+
+
+def _program(step: StepEvents) -> tuple[Int64, Int64, Int64, Int64]:
+    """Return a step as the compiled loops take it: start, events, survivors [2, S], left."""
+    survivors = np.array([[*step.survivors], [*step.survivors.values()]], np.int64)
+    return step.start, step.events, survivors, np.array(step.left, np.int64)

@@ -41,7 +41,7 @@ class Shrink:
 
     def apply(self, corrections_HR: Floats) -> Floats:
         """Return one relative correction [R] from those of the H heads."""
-        joint = np.dot(np.array([self.shares]), corrections_HR[: len(self.shares)])[0]
+        joint: Floats = np.dot(np.array([self.shares]), corrections_HR[: len(self.shares)])[0]
         shrunk = np.sign(joint) * np.maximum(np.abs(joint) - self.threshold, 0.0)
         return np.clip(self.strength * shrunk, *LIMITS)
 

@@ -294,7 +294,7 @@ class TestHostileTraces:
         sketch.node(VIEW, dies=made)
         lifetimes = fused(sketch)
         assert (lifetimes.reuses == NO_REUSE).all()
-        assert step_events(sketch.trace(), lifetimes).events == [0, 1, 2, ~0, ~1, ~2]
+        assert step_events(sketch.trace(), lifetimes).events.tolist() == [0, 1, 2, ~0, ~1, ~2]
 
     def test_a_buffer_read_before_it_is_born_does_not_die_before(self) -> None:
         """Node 0 reads what node 1 allocates without naming it among its outputs."""

@@ -91,7 +91,7 @@ class TestTakeovers:
             (value,) = sketch.node("aten.cumsum.default", 8 * MIB, reads=[value], dies=[value])
         sketch.node(MM, 4, reads=[value], dies=[value])
         lifetimes = fused(sketch)
-        assert step_events(sketch.trace(), lifetimes).events == [0, 4, ~0]
+        assert step_events(sketch.trace(), lifetimes).events.tolist() == [0, 4, ~0]
 
     def test_graph_inputs_are_not_taken(self) -> None:
         """Parameters and inputs live on; what eager code made belongs to it, even where it dies inside."""

@@ -47,8 +47,8 @@ def test_outputs_come_before_dying_inputs_go() -> None:
     first, second = sketch.node("aten.split.default", 16, 32, reads=[y], dies=[y])
     step = events_of(sketch.trace(), workspace_nodes=(0,))
     (workspace,) = step.workspaces
-    assert step.start == [x]
-    assert step.events == [y, workspace, ~x, first, second, ~y]
+    assert step.start.tolist() == [x]
+    assert step.events.tolist() == [y, workspace, ~x, first, second, ~y]
     assert step.event_node.tolist() == [0, 0, 0, 1, 1, 1]
     assert step.bytes[workspace] == WORKSPACE_BYTES
 
@@ -57,7 +57,7 @@ def test_what_is_there_before_the_step_comes_in_the_order_of_a_process() -> None
     """Parameters first, then inputs, optimizer state, gradients, by role and not by number."""
     sketch = Sketch()
     gradient, state, inputs, weight = (sketch.start(4, role) for role in (GRADIENT, OPTIMIZER_STATE, INPUT, PARAMETER))
-    assert events_of(sketch.trace()).start == [weight, inputs, state, gradient]
+    assert events_of(sketch.trace()).start.tolist() == [weight, inputs, state, gradient]
 
 
 def test_only_bytes_on_the_gpu_count() -> None:
@@ -67,7 +67,7 @@ def test_only_bytes_on_the_gpu_count() -> None:
     sketch.start(0, INPUT)
     sketch.node("aten.empty.default", 0)
     step = events_of(sketch.trace())
-    assert (step.start, step.events) == ([], [])
+    assert (len(step.start), len(step.events)) == (0, 0)
 
 
 def test_a_buffer_taken_over_is_freed_with_its_last_user() -> None:
@@ -80,7 +80,7 @@ def test_a_buffer_taken_over_is_freed_with_its_last_user() -> None:
     trace = sketch.trace()
     fused = dataclasses.replace(observed_lifetimes(trace), reuses=np.array([-1, a, b], np.int32))
     step = step_events(trace, fused)
-    assert step.events == [a, ~a]
+    assert step.events.tolist() == [a, ~a]
     assert step.event_node.tolist() == [0, 3]
 
 
@@ -91,7 +91,7 @@ def test_a_chain_that_outlives_the_step_is_not_freed() -> None:
     sketch.node("aten.b.default", 8, dies=[a])
     trace = sketch.trace()
     fused = dataclasses.replace(observed_lifetimes(trace), reuses=np.array([-1, a], np.int32))
-    assert step_events(trace, fused).events == [a]
+    assert step_events(trace, fused).events.tolist() == [a]
 
 
 def test_buffers_that_are_not_materialised_do_not_appear_and_extra_ones_do() -> None:
@@ -108,7 +108,7 @@ def test_buffers_that_are_not_materialised_do_not_appear_and_extra_ones_do() -> 
         reuses=np.full(3, -1, np.int32),
     )
     step = step_events(trace, extended)
-    assert step.events == [2, 1, ~2]
+    assert step.events.tolist() == [2, 1, ~2]
 
 
 def branching(*branch_bytes: tuple[int, ...]) -> Trace:
@@ -178,8 +178,8 @@ def test_a_first_step_finds_only_model_and_inputs() -> None:
     """Gradients are born where they are first touched, states at the first optimizer node, before its scratch."""
     trace, ids = training_step()
     step = events_of(trace, is_first=True)
-    assert step.start == [ids["weight"]]
-    assert step.events == [ids["loss"], ids["kept_gradient"], ids["state"], ids["scratch"], ~ids["scratch"]]
+    assert step.start.tolist() == [ids["weight"]]
+    assert step.events.tolist() == [ids["loss"], ids["kept_gradient"], ids["state"], ids["scratch"], ~ids["scratch"]]
     assert step.event_node.tolist() == [0, 1, 2, 2, 3]
 
 
@@ -187,7 +187,7 @@ def test_what_outlives_a_step_is_what_the_next_one_finds() -> None:
     """This step's loss stands for the one the next step finds and drops; state and gradients stay in place."""
     trace, ids = training_step()
     step = events_of(trace)
-    assert step.start == [ids["weight"], ids["state"], ids["kept_gradient"], ids["last_loss"]]
+    assert step.start.tolist() == [ids["weight"], ids["state"], ids["kept_gradient"], ids["last_loss"]]
     assert step.survivors == {ids["loss"]: ids["last_loss"]}
     assert step.left == []
 
@@ -206,5 +206,5 @@ def test_later_steps_find_the_workspaces() -> None:
     (y,) = sketch.node("aten.mm.default", 6)
     step = events_of(sketch.trace(), workspace_nodes=(0,)).with_workspaces_taken()
     assert step.start == list(step.workspaces)
-    assert step.events == [y]
+    assert step.events.tolist() == [y]
     assert step.event_node.tolist() == [0]
