@@ -76,6 +76,7 @@ class _Kernel:
     is_copy: bool
     expression: _Expression
     writes: list[int]
+    loops: list[tuple[int, set[int]]]  # elements gone through, buffers read: one loop, or one for each part of a `cat`
 
 
 def _lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tuple[list[_Kernel], list[int]]:
@@ -94,8 +95,21 @@ def _lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tu
             for storage in writes:
                 inlined[storage] = expression
         else:
-            kernels.append(_Kernel(node, kind, graph.stems[node] == "clone", expression, writes))
+            loops = _loops(graph, node, kind, expression, inlined)
+            kernels.append(_Kernel(node, kind, graph.stems[node] == "clone", expression, writes, loops))
     return kernels, list(inlined)
+
+
+def _loops(
+    graph: CompiledGraph, node: int, kind: OpKind, expression: _Expression, inlined: dict[int, _Expression]
+) -> list[tuple[int, set[int]]]:
+    """Return what a kernel goes through. The parts of a concatenation are written by a kernel each."""
+    writes = graph.new[node]
+    if kind in _FUSES_WITH_SIBLINGS and len(writes) == 1:
+        return [(graph.numel[writes[0]], expression.reads)]
+    if kind is OpKind.CONCAT:
+        return [(graph.numel[part], inlined[part].reads if part in inlined else {part}) for part in graph.inputs[node]]
+    return []
 
 
 def _read(storages: Iterable[int], inlined: dict[int, _Expression], moved: set[int]) -> _Expression:
@@ -134,23 +148,21 @@ def _fuse_siblings(graph: CompiledGraph, kernels: list[_Kernel]) -> list[_Kernel
 
     Returns the kernels that moved.
     """
-    latest: dict[tuple[int, int], int] = {}  # (buffer read, bytes written) -> node of the latest kernel
+    latest: dict[tuple[int, int], int] = {}  # (buffer read, elements) -> node of the latest kernel
     written_at: dict[int, int] = {}
     moved = []
     for kernel in kernels:
-        if kernel.kind not in _FUSES_WITH_SIBLINGS or len(kernel.writes) != 1:
-            continue
-        size_bytes = graph.bytes[kernel.writes[0]]
-        if size_bytes < SIBLING_BYTES:
-            continue
-        keys = [(storage, size_bytes) for storage in kernel.expression.reads]
-        sibling = max((latest[key] for key in keys if key in latest), default=kernel.node)
-        exists = all(written_at.get(storage, graph.born[storage]) < sibling for storage in kernel.expression.reads)
-        if sibling < kernel.node and exists and kernel.node - sibling <= SIBLING_DISTANCE:
-            kernel.node = sibling
-            written_at[kernel.writes[0]] = sibling
-            moved.append(kernel)
-        latest.update(dict.fromkeys(keys, kernel.node))
+        if kernel.kind in _FUSES_WITH_SIBLINGS and kernel.loops and graph.bytes[kernel.writes[0]] >= SIBLING_BYTES:
+            elements, reads = kernel.loops[0]
+            found = [latest[storage, elements] for storage in reads if (storage, elements) in latest]
+            sibling = max(found, default=kernel.node)
+            exists = all(written_at.get(storage, graph.born[storage]) < sibling for storage in reads)
+            if sibling < kernel.node and exists and kernel.node - sibling <= SIBLING_DISTANCE:
+                kernel.node = sibling
+                written_at[kernel.writes[0]] = sibling
+                moved.append(kernel)
+        for elements, reads in kernel.loops:
+            latest.update(((storage, elements), kernel.node) for storage in reads)
     return moved
 
 

@@ -18,6 +18,8 @@ _MOVING_VIEWS = frozenset(
     {"permute", "transpose", "t", "slice", "select", "expand", "as_strided", "unfold", "split", "split_with_sizes"}
 )
 _NEEDS_MEMORY = (OpKind.EXTERN, OpKind.WINDOW)
+# Computed by ATen, into a buffer that holds the first input: inductor falls back for all reductions but a sum.
+_SCATTERS_IN_PLACE = frozenset({"scatter_reduce"})
 
 
 class CompiledGraph:
@@ -36,7 +38,9 @@ class CompiledGraph:
         count = len(trace.storages)
         self.readers: list[int] = np.bincount(storage, minlength=count).tolist()
         needs_memory = np.array([kind in _NEEDS_MEMORY for kind in kinds], np.bool_)[trace.op[node]]
-        self.is_needed_in_memory: list[bool] = _flags(storage[needs_memory], count)
+        needed = np.concatenate((storage[needs_memory], _written_later(trace, is_view), self._scattered()))
+        self.is_needed_in_memory: list[bool] = _flags(needed, count)
+        self.numel = _elements(trace)  # by storage: elements of the first tensor in it, 0 where it was there before
         # By storage: rounded as the allocator rounds, so that equal means that one can take the other's place.
         self.bytes: list[int] = (-(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES).tolist()
         self.born: list[int] = trace.storages.born.tolist()
@@ -47,6 +51,11 @@ class CompiledGraph:
         for storage, (born, died) in enumerate(zip(self.born, self.died, strict=True)):
             if born >= 0:
                 self._dropped_at.setdefault(died, []).append(storage)
+
+    def _scattered(self) -> NDArray[np.int64]:
+        """Return what ATen's `scatter_reduce_` reads beside the copy it writes to (`ScatterFallback`, ir.py)."""
+        rows = (row for name, row in zip(self.stems, self.inputs, strict=True) if name in _SCATTERS_IN_PLACE)
+        return np.array([storage for row in rows for storage in row[1:]], np.int64)
 
     def returned_and_dropped(self, end: int) -> set[int]:
         """Return the storages that the graph ending before node `end` returns and that its caller drops at once.
@@ -84,6 +93,12 @@ def segments(trace: Trace) -> Iterator[tuple[int, int]]:
             yield first, end
 
 
+def _elements(trace: Trace) -> list[int]:
+    born = trace.storages.born
+    elements: list[int] = np.where(born >= 0, trace.numel[born] if len(trace) else 0, 0).tolist()
+    return elements
+
+
 def _rows(csr: Csr) -> list[list[int]]:
     flat, bounds = csr.ids.tolist(), csr.offsets.tolist()
     return [flat[start:end] for start, end in pairwise(bounds)]
@@ -116,6 +131,13 @@ def _reads(trace: Trace, is_view: NDArray[np.bool_]) -> tuple[NDArray[np.int64],
     computes = ~is_view[node]
     pairs = np.unique(node[computes] * count + trace.inputs.ids[computes])
     return pairs // count, pairs % count
+
+
+def _written_later(trace: Trace, is_view: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the storages that a node writes which did not make them: there must be memory to write to."""
+    node, storage = _nodes(trace.outputs), trace.outputs.ids
+    written: NDArray[np.int64] = storage[~is_view[node] & (trace.storages.born[storage] != node)]
+    return written
 
 
 def _last_touch(trace: Trace) -> list[int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from peakcast.featurizer.convolution import parse_geometry, scratch_bytes
+from peakcast.featurizer.convolution import compiled_scratch_bytes, parse_geometry, scratch_bytes
 from peakcast.featurizer.kernel_scratch import kernel_scratch, outsized_results
 from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes
 from peakcast.featurizer.trace import Csr, Int32, Trace
@@ -110,14 +110,10 @@ def _convolutions(trace: Trace, spec: GraphSpec) -> tuple[list[int], list[int]]:
         read = trace.storages.bytes[trace.inputs.row(node)].tolist()
         written = trace.storages.bytes[trace.outputs.row(node)].tolist()
         backward = op_name(spec.ops[trace.op[node]]) == "convolution_backward"
-        if trace.region[node] >= 0 and geometry.is_channels_last:
-            # The compiler copies what the graph is given, images and weights, into its layout.
-            given = (born[trace.inputs.row(node)] < 0).tolist()
-            size_bytes = (
-                0
-                if geometry.is_pointwise
-                else sum(size for size, is_given in zip(read, given, strict=True) if is_given)
-            )
+        if (trace.region[node] >= 0 or trace.replayed) and geometry.is_channels_last:
+            # In a replayed trace the copies of what the graph is given are kernels in sight.
+            given = [bool(at < 0) and not trace.replayed for at in born[trace.inputs.row(node)]]
+            size_bytes = compiled_scratch_bytes(geometry, read, written, given, backward=backward)
         else:
             size_bytes = scratch_bytes(geometry, read, written, backward=backward)
         if size_bytes:

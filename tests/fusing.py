@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from handmade import Sketch
 
@@ -17,10 +17,17 @@ UNKNOWN = "mylib.scan.default"
 EAGER = -1
 
 
-def fused(sketch: Sketch, region: int | Sequence[int] = 0) -> Lifetimes:
-    """Return the lifetimes of a sketch whose nodes are all in one region, or each in its own of `region`."""
+def fused(sketch: Sketch, region: int | Sequence[int] = 0, *, flags: Collection[int] = ()) -> Lifetimes:
+    """Return the lifetimes of a sketch whose nodes are all in one region, or each in its own of `region`.
+
+    Tensors are of float32, those of `flags` of bytes.
+    """
     trace = sketch.trace()
     trace.region[:] = region
+    for node in range(len(trace)):
+        made = [storage for storage in trace.outputs.row(node).tolist() if trace.storages.born[storage] == node]
+        if made:
+            trace.numel[node] = trace.storages.bytes[made[0]] // (1 if made[0] in flags else 4)
     return fused_lifetimes(trace, tuple(sketch.ops))
 
 

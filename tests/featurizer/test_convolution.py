@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from handmade import MIB
 
-from peakcast.featurizer.convolution import Geometry, parse_geometry, scratch_bytes
+from peakcast.featurizer.convolution import Geometry, compiled_scratch_bytes, parse_geometry, scratch_bytes
 
 FLOAT = 4
 ATTRIBUTE = (
@@ -156,6 +156,47 @@ def test_an_input_in_neither_layout_is_copied_first() -> None:
     ):
         assert forward_bytes(rule_free, 24 * MIB, MIB, 48 * MIB) == 24 * MIB
     assert scratch_bytes(copied, [40 * MIB, 24 * MIB, MIB], [24 * MIB], backward=True) == (40 + 24) * MIB
+
+
+def test_dilated_kernels_write_the_result_themselves() -> None:
+    """A temporal convolution of 54 MiB: image and weight are copied, the result is not."""
+    geometry = dataclasses.replace(DENSE, kernel=(3,), is_dilated=True)
+    assert forward_bytes(geometry, 54 * MIB, MIB, 51 * MIB) == 55 * MIB
+
+
+LAST = dataclasses.replace(DENSE, is_channels_last=True)
+
+
+@pytest.mark.parametrize(
+    ("geometry", "expected_mib"),
+    [
+        (LAST, 0),
+        (dataclasses.replace(LAST, kernel=(1, 1)), 0),
+        # 24 channels a group are computed as 32, image and result: 32 x 147 / 24 + 32 x 36.75 / 24, and a weight.
+        (dataclasses.replace(LAST, groups=2, channels_in=48, channels_out=48), 196 + 1 + 49),
+        (dataclasses.replace(LAST, groups=64), 0),  # depthwise
+        # An RGB image is copied once more; where RGB is made, all is converted.
+        (dataclasses.replace(LAST, channels_in=3), 147),
+        (dataclasses.replace(LAST, channels_out=3, is_transposed=True), 147 + 1 + 36.75),
+        (dataclasses.replace(LAST, channels_out=3), 0),
+        # Only images of two dimensions are laid out in channels last.
+        (dataclasses.replace(LAST, kernel=(3, 3, 3)), 147 + 1 + 36.75),
+        (dataclasses.replace(LAST, kernel=(5,)), 147 + 1 + 36.75),
+    ],
+)
+def test_what_a_compiled_convolution_copies(geometry: Geometry, expected_mib: float) -> None:
+    """An image of 147 MiB that the graph made, a weight of 1 MiB, a result of 36.75 MiB."""
+    read, written = [147 * MIB, MIB], [int(36.75 * MIB)]
+    taken = compiled_scratch_bytes(geometry, read, written, [False, False], backward=False)
+    assert taken == expected_mib * MIB
+
+
+def test_a_compiled_graph_copies_what_it_is_given() -> None:
+    """An image and a weight from outside are copied into channels last, and an RGB image twice."""
+    given = compiled_scratch_bytes(LAST, [8 * MIB, MIB], [MIB], [True, True], backward=False)
+    assert given == 9 * MIB
+    stem = dataclasses.replace(LAST, channels_in=3)
+    assert compiled_scratch_bytes(stem, [8 * MIB, MIB], [MIB], [True, True], backward=False) == 17 * MIB
 
 
 @pytest.mark.parametrize("backward", [False, True])

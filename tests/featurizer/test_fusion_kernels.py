@@ -209,6 +209,25 @@ class TestSiblings:
         sketch.storages[two][0] = 4 * MIB
         assert fused(sketch).born[two] == 4
 
+    def test_flags_of_as_many_elements_join(self) -> None:
+        """A mask has a quarter of the bytes, and the same loop."""
+        sketch, (_, _, mask) = self.siblings(between=2, second="aten.le.Scalar")
+        sketch.storages[mask][0] = 2 * MIB
+        assert fused(sketch, flags=[mask]).born[mask] == 1
+
+    def test_the_parts_of_a_concatenation_are_loops(self) -> None:
+        """The relu of a product is written into its half of the `cat`; a mask over the product is computed there."""
+        sketch = Sketch()
+        x = sketch.start(MIB, INPUT)
+        (a,) = sketch.node(MM, 8 * MIB, reads=[x])
+        (part,) = sketch.node(EXP, 8 * MIB, reads=[a])
+        (joined,) = sketch.node(CAT, 16 * MIB, role=OUTPUT, reads=[part, x], dies=[part])
+        sketch.node(MM, 512, reads=[x])
+        (mask,) = sketch.node("aten.le.Scalar", 2 * MIB, role=OUTPUT, reads=[a], dies=[a])
+        lifetimes = fused(sketch, flags=[mask])
+        assert lifetimes.born[[joined, mask]].tolist() == [2, 2]
+        assert span(lifetimes, a) == (0, 2)
+
     def test_they_meet_through_inlined_values(self) -> None:
         """What counts is the buffers that a kernel reads in the end."""
         sketch = Sketch()

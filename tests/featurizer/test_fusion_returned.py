@@ -51,3 +51,25 @@ def test_the_exponential_that_online_softmax_leaves_is_not_returned() -> None:
     (left_over,) = sketch.node(EXP, MIB, reads=[shifted])
     sketch.node("aten.sub.Tensor", MIB, reads=[shifted, total], dies=[largest, total, shifted, left_over])
     assert is_inlined(fused(sketch), left_over)
+
+
+def test_what_a_node_writes_in_place_is_in_memory() -> None:
+    """Zeros that a scatter adds into in place are written, though a pointwise kernel alone reads the sum."""
+    sketch = Sketch()
+    x = sketch.start(MIB, INPUT)
+    (zeros,) = sketch.node("aten.full.default", MIB)
+    sketch.node("aten.index_put_.default", reads=[zeros, x], writes=[zeros])
+    sketch.node(EXP, MIB, reads=[zeros], dies=[zeros])
+    assert span(fused(sketch), zeros) == (0, 2)
+
+
+def test_scatters_left_to_aten_read_their_source_from_memory() -> None:
+    """`scatter_reduce` runs as ATen's kernel on a copy of the first input; `index_add` with all of it in memory."""
+    for op, in_memory in (("aten.scatter_reduce.two", [False, True]), ("aten.index_add.default", [True, True])):
+        sketch = Sketch()
+        x = sketch.start(MIB, INPUT)
+        (zeros,) = sketch.node(EXP, MIB, reads=[x])
+        (source,) = sketch.node(EXP, 5 * MIB, reads=[x])
+        sketch.node(op, MIB, reads=[zeros, x, source], dies=[zeros, source])
+        lifetimes = fused(sketch)
+        assert [not is_inlined(lifetimes, storage) for storage in (zeros, source)] == in_memory
