@@ -7,6 +7,7 @@ calls as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -26,12 +27,21 @@ class _Node:
 
     def __init__(self, trace: Trace, spec: GraphSpec, node: int) -> None:
         self._trace, self._spec, self._node = trace, spec, node
-        storages = trace.storages
-        self.reads: list[int] = storages.bytes[trace.inputs.row(node)].tolist()
-        self.writes: list[int] = storages.bytes[trace.outputs.row(node)].tolist()
         self.numel = int(trace.numel[node])
         self.dtype = spec.dtypes[trace.dtype[node]]
         self.attribute = spec.attributes[trace.attribute[node]] if trace.attribute[node] >= 0 else ""
+
+    @cached_property
+    def reads(self) -> list[int]:
+        """The bytes of what it reads."""
+        sizes: list[int] = self._trace.storages.bytes[self._trace.inputs.row(self._node)].tolist()
+        return sizes
+
+    @cached_property
+    def writes(self) -> list[int]:
+        """The bytes of what it returns."""
+        sizes: list[int] = self._trace.storages.bytes[self._trace.outputs.row(self._node)].tolist()
+        return sizes
 
     def read_dtype(self) -> str | None:
         """Return the type of the first tensor read, where its maker is seen and made nothing else."""
@@ -104,7 +114,7 @@ _NOT_TAKEN_APART: Final = frozenset({"scatter_reduce"})
 
 def kernel_scratch(trace: Trace, spec: GraphSpec) -> tuple[list[int], list[int]]:
     """Return the nodes on the GPU that take scratch of their own, and the bytes of each."""
-    names = [op_name(op) for op in spec.ops]
+    names = [op_name(op).removesuffix("_") for op in spec.ops]
     rules = [_RULES.get(name) for name in names]
     nodes: list[int] = []
     sizes: list[int] = []

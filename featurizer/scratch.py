@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -32,6 +33,7 @@ _SUMS: Final = frozenset({"sum", "mean"})
 _COPIES: Final = frozenset({"_to_copy"})
 
 
+@lru_cache(maxsize=4096)  # a model repeats its layers' sizes
 def leading_sum_scratch_bytes(outputs: int, inputs_per_output: int, element_bytes: int, generation: Generation) -> int:
     """Return the partial sums of a reduction over all leading dimensions of a contiguous tensor.
 
