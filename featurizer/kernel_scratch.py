@@ -91,8 +91,10 @@ def _scatter_mean(node: _Node) -> int:
     """
     if "reduce=" in node.attribute and "reduce=mean" not in node.attribute:
         return 0
-    source, result = (node.reads[-1], node.writes[0]) if node.reads and node.writes else (0, 0)
-    return source + result + node.numel
+    if not node.reads:
+        return 0
+    # The result may be a part of its storage: half of a concatenation, say.
+    return node.reads[-1] + node.numel * DTYPE_BYTES.get(node.dtype, 0) + node.numel
 
 
 _RULES: Final[dict[str, Callable[[_Node], int]]] = {
