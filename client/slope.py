@@ -80,6 +80,11 @@ class SlopeWatch:
         self._steps.append(step)
         self._bytes.append(live_bytes)
 
+    @property
+    def first(self) -> tuple[int, int]:
+        """Return step and bytes of the oldest sample kept."""
+        return self._steps[0], self._bytes[0]
+
     def slope(self) -> Slope:
         """Return the slope over the samples kept."""
         return slope(self._steps, self._bytes)

@@ -26,7 +26,11 @@ MIB = 1 << 20
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
+    # A collection then walks through the test's own objects, not through all of torch's.
+    gc.collect()
+    gc.freeze()
     yield
+    gc.unfreeze()
     torch.compiler.reset()
 
 
