@@ -17,6 +17,8 @@ from peakcast.models.heads import HEADS
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+# Only a pair that was adapted to another card, torch, allocator or precision has one.
+ADAPTATION_FILE = "adaptation.json"
 # What a pair consists of, no more and no less.
 PAIR_FILES = frozenset(
     {
@@ -179,5 +181,5 @@ def _check_names(names: Iterable[str], what: str) -> None:
             raise ArtefactError(f"{what} names an unsafe file: {name!r}; one plain path segment is allowed")
     if missing := sorted(PAIR_FILES - found):
         raise ArtefactError(f"{what} lacks {', '.join(missing)}")
-    if foreign := sorted(found - PAIR_FILES):
+    if foreign := sorted(found - PAIR_FILES - {ADAPTATION_FILE}):
         raise ArtefactError(f"{what} names {', '.join(foreign)}, which no pair has")

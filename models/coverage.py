@@ -17,6 +17,7 @@ from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU, GRADIENT
 from peakcast.featurizer.workspace import generation_of
 from peakcast.models.asked import contradictions, guessed
+from peakcast.models.card import card_name, is_foreign, is_slice
 from peakcast.models.decision import is_compiled, plan_kind
 from peakcast.models.prediction import Confidence
 
@@ -42,8 +43,8 @@ PYTORCH_NAMESPACES = frozenset(
         *("mkl", "mkldnn", "mkldnn_prepacked", "onednn", "static_runtime", "debug_mode_ops"),
     )
 )
-# What takes nothing out of sight: operators that only allocate, and in a replayed trace the compiler's own kernels, whose
-# generated code allocates all they need.
+# What takes nothing out of sight: operators that only allocate, and in a replayed trace the compiler's own kernels,
+# whose generated code allocates all they need.
 NO_SCRATCH = frozenset(
     (
         *("inductor.kernel", "aten.empty", "aten.empty_like", "aten.empty_strided"),
@@ -90,6 +91,7 @@ class Facts:
     guessed_sizes: int = 0  # sizes of the data that capture guessed
     contradictions: tuple[str, ...] = ()  # where the run says otherwise than the graph, in words
     replayed: bool = False  # the trace is the compiler's own code: nothing was learned of such, nor needs to be
+    card: str = ""  # the card's model in one spelling, `H200`
 
 
 def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: DeviceSpec) -> Facts:
@@ -124,6 +126,7 @@ def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: Dev
         guessed_sizes=guessed(captured, "sizes"),
         contradictions=contradictions(spec, trace, run),
         replayed=trace.replayed,
+        card=card_name(device.name),
     )
 
 
@@ -172,6 +175,7 @@ class Coverage:
     allocators: list[str]
     devices: list[str]
     torch: list[str]
+    cards: list[str] = field(default_factory=list)  # none: a version that did not note them
     _ops: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -197,6 +201,7 @@ class Coverage:
             allocators=sorted({fact.allocator for fact in facts}),
             devices=sorted({fact.device for fact in facts}),
             torch=sorted({fact.torch for fact in facts} | set(torch_versions)),
+            cards=sorted({fact.card for fact in facts} - {""}),
         )
 
     def judge(self, facts: Facts) -> tuple[Confidence, tuple[str, ...]]:
@@ -257,6 +262,8 @@ class Coverage:
         if facts.guessed_values:
             values = _counted(facts.guessed_values, "value")
             found.append(f"the step branches on {values} guessed: it may run more than was traced")
+        if is_foreign(facts.card) and facts.card not in self.cards:
+            found.append(f"device {facts.card} does not run CUDA: none of its kind was measured")
         foreign = sorted(dtype for dtype in facts.dtypes if dtype not in DTYPE_BYTES)
         if foreign:
             found.append(f"dtype of unknown size: {', '.join(foreign)}")
@@ -286,6 +293,11 @@ class Coverage:
         ):
             if value not in known:
                 found.append(f"{name} {value} was not measured (only {', '.join(known)})")
+        if facts.card not in self.cards:
+            if is_slice(facts.card):
+                found.append(f"{facts.card} is a slice of a card, and none was measured")
+            elif facts.device in self.devices and self.cards:
+                found.append(f"card {facts.card} was not measured (only {', '.join(self.cards)})")
         if facts.accumulates not in self.accumulates:
             found.append("gradient accumulation was not measured")
         if facts.traced_on == "cpu":

@@ -19,7 +19,8 @@ from peakcast.featurizer.prior import Prior, simulate
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import QUANTITIES
-from peakcast.models.artefact import Manifest, read_artefact
+from peakcast.models.adaptation import Adaptation
+from peakcast.models.artefact import ADAPTATION_FILE, Manifest, read_artefact
 from peakcast.models.asked import as_captured, check_trace, contradictions, settled_run
 from peakcast.models.blend import Blend
 from peakcast.models.calibration import Calibration
@@ -73,6 +74,7 @@ class Predictor:
     spread_floor: float
     feature_names: Sequence[str]
     speeds: Mapping[str, float]
+    adaptation: Adaptation | None = None
 
     def predict(
         self,
@@ -120,24 +122,20 @@ class Predictor:
 
     def forecast(self, examples: Sequence[Example], risk: float) -> Forecast:
         """Return expected and upper bytes of examples, at the given risk for each quantity by itself."""
-        guesses = self.sequence.predict(examples)
-        features = feature_matrix(examples, guesses, self.feature_names)
-        prior = np.stack([example.prior_bytes for example in examples])
-        outputs = {name: trees.predict(features).reshape(prior.shape) for name, trees in self.heads.items()}
-        scratch = np.array([example.scratch_bytes for example in examples])
-        expected = self.blend.apply(examples, corrections(outputs, prior, scratch, guesses))
-        # What the rules get wrong is learned; a replayed trace is the compiler's own code, and stands as simulated.
-        replayed = np.array([example.facts.replayed for example in examples])
-        expected[replayed] = prior[replayed]
-        scale = spread_bytes(self.spread.predict(features).reshape(prior.shape), expected, self.spread_floor)
+        expected, log2_spread = self.unordered(examples)
+        scale = spread_bytes(log2_spread, expected, self.spread_floor)
         judged = [self.coverage.judge(example.facts) for example in examples]
         upper = np.empty_like(expected)
         extended = []
         for row, (example, (confidence, _)) in enumerate(zip(examples, judged, strict=True)):
             own_risk = risk if confidence == "in_distribution" else risk * EXTRAPOLATION
             for column, quantity in enumerate(QUANTITIES):
-                bound = self.calibration.quantile(class_names(example, quantity), own_risk)
-                upper[row, column] = expected[row, column] + max(bound.value, 0.0) * scale[row, column]
+                names = class_names(example, quantity)
+                bound = self.calibration.quantile(names, own_risk)
+                value = max(bound.value, 0.0)
+                if self.adaptation is not None and self.adaptation.is_here(example):
+                    value = max(value, self.adaptation.quantile(names, own_risk))
+                upper[row, column] = expected[row, column] + value * scale[row, column]
             extended.append(bound.support == "tail")
             if confidence == "unknown":
                 upper[row] = np.maximum(upper[row], self.coverage.cautious_bytes(example.facts))
@@ -150,6 +148,21 @@ class Predictor:
             opaque=tuple(self.coverage.opaque(example.facts) for example in examples),
             extended=tuple(extended),
         )
+
+    def unordered(self, examples: Sequence[Example]) -> tuple[Floats, Floats]:
+        """Return expected bytes [P, Q] before physics puts them in order, and log2 of their learned relative spread."""
+        guesses = self.sequence.predict(examples)
+        features = feature_matrix(examples, guesses, self.feature_names)
+        prior = np.stack([example.prior_bytes for example in examples])
+        outputs = {name: trees.predict(features).reshape(prior.shape) for name, trees in self.heads.items()}
+        scratch = np.array([example.scratch_bytes for example in examples])
+        expected = self.blend.apply(examples, corrections(outputs, prior, scratch, guesses))
+        # What the rules get wrong is learned; a replayed trace is the compiler's own code, and stands as simulated.
+        replayed = np.array([example.facts.replayed for example in examples])
+        expected[replayed] = prior[replayed]
+        if self.adaptation is not None:
+            expected = self.adaptation.apply(examples, prior, expected)
+        return expected, self.spread.predict(features).reshape(prior.shape)
 
     def to_files(self) -> dict[str, bytes]:
         """Return the files of an artefact."""
@@ -166,12 +179,14 @@ class Predictor:
             "calibration.json": orjson.dumps(self.calibration.to_dict()),
             "coverage.json": orjson.dumps(self.coverage.to_dict()),
             "trees.json": orjson.dumps(about),
+            **({} if self.adaptation is None else {ADAPTATION_FILE: orjson.dumps(self.adaptation.to_dict())}),
         }
 
     @classmethod
     def from_files(cls, version: str, files: Mapping[str, bytes]) -> Self:
         """Read what `to_files` gave."""
         about: dict[str, Any] = orjson.loads(files["trees.json"])
+        adaptation = files.get(ADAPTATION_FILE)
         return cls(
             version=version,
             sequence=SequenceModel.from_files(files),
@@ -183,6 +198,7 @@ class Predictor:
             spread_floor=about["spread_floor"],
             feature_names=about["feature_names"],
             speeds=about["speeds"],
+            adaptation=Adaptation.from_dict(orjson.loads(adaptation)) if adaptation is not None else None,
         )
 
     @classmethod

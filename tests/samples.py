@@ -26,6 +26,7 @@ def make_facts(**changed: object) -> Facts:
         "accumulates": False,
         "allocator": "default",
         "device": "sm_9",
+        "card": "H200",
         "torch": "2.13",
         "traced_on": "cuda",
         "log2_nodes": 10.0,
