@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from peakcast.client.graph_file import write_graph
-from peakcast.client.options import JsonOption, PlansOption, read_plans
+from peakcast.client.options import JsonOption, PlansOption, WorldSizeOption, read_plans
 from peakcast.client.render import bytes_text, people_console
 from peakcast.featurizer.spec import GraphSpec
 
@@ -26,6 +26,7 @@ def capture_command(
         Path, typer.Option("--output", "-o", help="Graph file; packed where it ends in .gz or .xz.")
     ] = Path("graph.json"),
     plans: PlansOption = None,
+    world_size: WorldSizeOption = None,
     *,
     redact: Annotated[bool, typer.Option("--redact", help="Leave out source lines and their paths.")] = False,
     as_json: JsonOption = False,
@@ -33,7 +34,7 @@ def capture_command(
     """Capture the graph of one step under each plan (default: eager and inductor). No step is run, no GPU needed."""
     if not output.parent.is_dir():
         raise typer.BadParameter(f"no folder {output.parent}: make it first", param_hint="--output")
-    spec = capture_with_progress(workload, read_plans(plans) or list(DEFAULT_PLANS))
+    spec = capture_with_progress(workload, read_plans(plans) or list(DEFAULT_PLANS), world_size)
     if redact:
         spec = spec.redacted()
     size_bytes = write_graph(output, spec)
@@ -49,7 +50,7 @@ def capture_command(
     console.print(f"{output} ({bytes_text(size_bytes)}), graph_id {spec.graph_id}", soft_wrap=True)
 
 
-def capture_with_progress(workload: str, plans: list[str]) -> GraphSpec:
+def capture_with_progress(workload: str, plans: list[str], world_size: int | None = None) -> GraphSpec:
     """Capture in a fresh process, telling on stderr how far it is.
 
     Raises:
@@ -60,7 +61,7 @@ def capture_with_progress(workload: str, plans: list[str]) -> GraphSpec:
 
     check_workload_name(workload)
     with Console(stderr=True).status(f"starting the capture of {workload}") as status:
-        return capture_workload(workload, plans=plans, progress=status.update)
+        return capture_workload(workload, plans=plans, world_size=world_size, progress=status.update)
 
 
 def check_workload_name(workload: str) -> None:

@@ -15,6 +15,10 @@ PlansOption = Annotated[
     typer.Option("--plans", help="Plans, separated by commas or given again: eager,inductor:budget=0.5"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, and nothing else there.")]
+WorldSizeOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Ranks the step runs on; rank 0 is captured. Default: WORLD_SIZE, as a launcher sets it."),
+]
 
 # No card has less; a bare number is bytes, and hardly ever meant so.
 _LEAST_MEMORY_BYTES = 1 << 26

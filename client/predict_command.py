@@ -13,7 +13,7 @@ from peakcast.client.ask import predict
 from peakcast.client.capture_command import DEFAULT_PLANS, capture_with_progress
 from peakcast.client.facts import run_of
 from peakcast.client.graph_file import read_graph
-from peakcast.client.options import JsonOption, PlansOption, read_memory, read_plans, read_run
+from peakcast.client.options import JsonOption, PlansOption, WorldSizeOption, read_memory, read_plans, read_run
 from peakcast.client.render import people_console, print_prediction
 from peakcast.client.replaying import ReplayTimeout, replay_with_progress, tell_failures
 from peakcast.featurizer.capture.replay.api import TIMEOUT_SEC
@@ -32,6 +32,7 @@ def predict_command(
     device: Annotated[str | None, typer.Option(help="Name of the card, for instance 'NVIDIA A100'.")] = None,
     used_by_others: Annotated[str | None, typer.Option(help="Memory other processes hold, for instance 2GiB.")] = None,
     plans: PlansOption = None,
+    world_size: WorldSizeOption = None,
     risk: Annotated[
         float, typer.Option(min=1e-4, max=0.5, help="How often the peak may exceed the upper bound.")
     ] = 0.01,
@@ -60,7 +61,7 @@ def predict_command(
     _check_server(server)
     # Retries would be reported by structlog, on stdout.
     stamina.instrumentation.set_on_retry_hooks(())
-    spec = _replayed(graph, wanted, replay_timeout) if exact else _graph(graph, wanted)
+    spec = _replayed(graph, wanted, replay_timeout) if exact else _graph(graph, wanted, world_size)
     prediction = predict(
         spec,
         device=card,
@@ -91,14 +92,14 @@ def _is_graph_file(path: Path) -> bool:
     return path.is_file() or path.name.endswith((".json", ".json.gz", ".json.xz"))
 
 
-def _graph(text: str, plans: list[str] | None) -> GraphSpec:
+def _graph(text: str, plans: list[str] | None, world_size: int | None) -> GraphSpec:
     path = Path(text)
     if path.suffix == ".py":
         problem = f"{text} is Python, not a graph file: name its function that returns the workload, as {text}:workload"
         raise typer.BadParameter(problem, param_hint="GRAPH|WORKLOAD")
     if _is_graph_file(path):
         return read_graph(path)
-    return capture_with_progress(text, plans or list(DEFAULT_PLANS))
+    return capture_with_progress(text, plans or list(DEFAULT_PLANS), world_size)
 
 
 def _device(name: str | None, total_bytes: int | None, used_by_others: str | None) -> DeviceSpec:

@@ -11,6 +11,7 @@ from torch import nn
 from peakcast.featurizer.capture.fake_step import new_fake_mode
 from peakcast.featurizer.capture.isolated import TIMEOUT_SEC, CaptureError, capture_packed
 from peakcast.featurizer.capture.limits import one_message, refuse_what_cannot_be_captured
+from peakcast.featurizer.capture.process_group import is_distributed, ranks_of_this_job
 from peakcast.featurizer.capture.record import record
 from peakcast.featurizer.capture.ship import pack
 from peakcast.featurizer.capture.stage import placed
@@ -29,6 +30,7 @@ def capture(
     optimizer: torch.optim.Optimizer | None = None,
     autocast: torch.dtype | None = None,
     plans: Sequence[str] = ("eager", "inductor"),
+    world_size: int | None = None,
     timeout_sec: float = TIMEOUT_SEC,
     progress: Callable[[str], None] | None = None,
 ) -> GraphSpec:
@@ -42,6 +44,8 @@ def capture(
         model: the module, or a whole `Workload` (then leave the rest out).
         inputs: see `Workload`; so are `loss`, `optimizer` and `autocast`.
         plans: names as in `peakcast.featurizer.plans`.
+        world_size: how many ranks the step runs on; rank 0 is captured. Default: the process group's size, else as a
+            launcher says in WORLD_SIZE.
 
     Raises:
         ValueError: if the arguments do not make a workload, or a plan is unknown or does not fit the model.
@@ -60,15 +64,17 @@ def capture(
     try:
         packed = pack(workload)
     except Exception as error:  # (locks, sockets, generators)
-        if workload.step is not None:
-            # A step of the user's own may change whatever it reaches: lists, a scheduler, counters.
+        if workload.step is not None or is_distributed(workload.model):
+            # A step of the user's own may change whatever it reaches: lists, a scheduler, counters; one with peers
+            # would wait for them.
             raise CaptureError(
                 f"this step cannot be sent to another process ({type(error).__name__}: {one_message(error)}), and here "
                 "it would change what it reaches: name a function that builds the workload, as in "
                 "`peakcast capture path/to/file.py:function`"
             ) from error
         return _in_process(workload, plans, "cuda" if torch.cuda.is_available() else "cpu", progress)
-    return capture_packed(packed, plans=plans, timeout_sec=timeout_sec, progress=progress)
+    ranks = world_size or ranks_of_this_job()
+    return capture_packed(packed, plans=plans, world_size=ranks, timeout_sec=timeout_sec, progress=progress)
 
 
 def _check_plans(plans: Any) -> None:

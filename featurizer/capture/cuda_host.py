@@ -41,7 +41,7 @@ _TFLOPS_HALF, _TFLOPS_TF32, _DRAM_GBPS = 989.0, 495.0, 4800.0
 
 
 class _Device:
-    """Stands for `torch.cuda.device`: there is only one, so switching does nothing."""
+    """Stands for `torch.cuda.device` and `torch.cuda.stream`: there is only one, so switching does nothing."""
 
     def __init__(self, *_: Any) -> None: ...
 
@@ -51,19 +51,44 @@ class _Device:
     def __exit__(self, *_: object) -> None: ...
 
 
+class _Event:
+    """Stands for `torch.cuda.Event`: it has always happened already."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def record(self, *_: Any) -> None: ...
+
+    def wait(self, *_: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: Any) -> float:
+        return 0.0
+
+
 class _Stream:
     cuda_stream = 0
     device = torch.device("cuda", 0)
     device_index = 0
+    device_type = 1  # CUDA in c10::DeviceType
     stream_id = 0
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def synchronize(self) -> None: ...
 
+    def query(self) -> bool:
+        return True
+
     def wait_stream(self, _: Any) -> None: ...
 
-    def record_event(self, *_: Any) -> None: ...
+    def wait_event(self, _: Any) -> None: ...
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
 
     def __enter__(self) -> Self:
         return self
@@ -97,6 +122,9 @@ def pretend() -> None:
     _answer(torch.cuda, {**_STATE, **_MEMORY, **_CARD})
     torch.cuda.get_rng_state = lambda *_, **__: torch.zeros(16, dtype=torch.uint8)
     torch.cuda.Stream = _Stream  # type: ignore[misc,assignment]
+    # Nothing runs, so all streams are one. `record_stream` and the like are operators, and are recorded as such.
+    torch.cuda.stream = torch.cuda.StreamContext = _Device  # type: ignore[misc,assignment]
+    torch.cuda.Event = torch.Event = _Event  # type: ignore[misc,assignment]
     torch.cuda.device = torch.cuda._DeviceGuard = _Device  # type: ignore[misc,assignment]
     torch.cuda.random.get_rng_state = torch.cuda.get_rng_state
     _answer(torch.cuda.random, {"set_rng_state": None})
@@ -132,6 +160,7 @@ _STATE = {
     "set_device": None,
     "synchronize": None,
     "set_rng_state": None,
+    "set_stream": None,
     "current_stream": _Stream(),
     "default_stream": _Stream(),
 }

@@ -36,6 +36,7 @@ def capture_workload(
     *,
     plans: Sequence[str],
     allow_cpu: bool = True,
+    world_size: int | None = None,
     timeout_sec: float = TIMEOUT_SEC,
     progress: Callable[[str], None] | None = None,
 ) -> GraphSpec:
@@ -44,12 +45,13 @@ def capture_workload(
     Args:
         allow_cpu: where no CUDA device can be found or faked, trace on the CPU (marked `traced_on: cpu`) rather
             than fail.
+        world_size: how many ranks the step runs on; rank 0 is captured. Default: as a launcher says, in WORLD_SIZE.
         progress: called with a line of text as the capture goes on.
 
     Raises:
         CaptureError: if the workload or the capture fails, or the time limit passes.
     """
-    return _run({"target": target}, plans, allow_cpu, timeout_sec, progress)
+    return _run({"target": target, "world_size": world_size}, plans, allow_cpu, timeout_sec, progress)
 
 
 def capture_packed(
@@ -57,6 +59,7 @@ def capture_packed(
     *,
     plans: Sequence[str],
     allow_cpu: bool = True,
+    world_size: int | None = None,
     timeout_sec: float = TIMEOUT_SEC,
     progress: Callable[[str], None] | None = None,
 ) -> GraphSpec:
@@ -64,11 +67,12 @@ def capture_packed(
     with tempfile.NamedTemporaryFile(prefix="peakcast-", suffix=".workload") as file:
         file.write(packed)
         file.flush()
-        return _run({"packed": file.name}, plans, allow_cpu, timeout_sec, progress)
+        what = {"packed": file.name, "world_size": world_size}
+        return _run(what, plans, allow_cpu, timeout_sec, progress)
 
 
 def _run(
-    what: dict[str, str],
+    what: dict[str, Any],
     plans: Sequence[str],
     allow_cpu: bool,  # noqa: FBT001
     timeout_sec: float,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import fx
+from torch import distributed, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from peakcast.featurizer.capture.autocast import cuda_autocast
@@ -21,6 +21,7 @@ from peakcast.featurizer.capture.fake_step import not_looking_like_tracing, whol
 from peakcast.featurizer.capture.limits import one_message
 from peakcast.featurizer.capture.plain_linear import bias_added_in_place
 from peakcast.featurizer.capture.plans import install
+from peakcast.featurizer.capture.process_group import one_bucket_a_block
 from peakcast.featurizer.capture.recurrent import rnns_as_cudnn
 from peakcast.featurizer.capture.resizing import resizes_noted
 from peakcast.featurizer.capture.statics import gradients, hold_statics, other_fake_tensors
@@ -71,7 +72,8 @@ def record(
                 recording = _record_step(workload, plan, others, facts, device, compiler)
             replayed = compiler.replays and parsed.compiled
             traces[parsed.name] = build_trace(recording, tables, stands_for_gpu=device.type, replayed=replayed)
-    captured_with = {"traced_on": traced_on, **versions(), **facts.as_text(), **guesses.as_text()}
+    ranks = {"world_size": str(distributed.get_world_size())} if _has_collectives(tables.ops.names()) else {}
+    captured_with = {"traced_on": traced_on, **versions(), **facts.as_text(), **ranks, **guesses.as_text()}
     return GraphSpec(
         ops=tables.ops.names(),
         dtypes=tables.dtypes.names(),
@@ -80,6 +82,10 @@ def record(
         traces=traces,
         captured_with=captured_with,
     )
+
+
+def _has_collectives(ops: Sequence[str]) -> bool:
+    return any(op.startswith(("c10d.", "_c10d_functional.")) for op in ops)
 
 
 class Backend(Protocol):
@@ -101,6 +107,8 @@ def _record_step(
     with contextlib.ExitStack() as stack:
         if workload.model is not None:
             stack.callback(install(workload.model, plan, backend=backend))
+            if parse_plan(plan).compiler == "hybrid":
+                stack.enter_context(one_bucket_a_block())
         elif parse_plan(plan).name != "eager":
             raise ValueError(f"plan {plan!r} needs Workload(model=...): there is nothing to install it on")
         stack.enter_context(_watched(workload, clock, facts))

@@ -12,6 +12,7 @@ import cloudpickle
 import torch
 from torch import nn
 
+from peakcast.featurizer.capture.ship_distributed import optimizers_follow, taken_apart
 from peakcast.featurizer.capture.workload import Workload
 
 
@@ -24,7 +25,8 @@ class _Skeleton(cloudpickle.Pickler):  # type: ignore[misc]
             on_cpu_scalar = obj.device.type == "cpu" and obj.dim() == 0  # an optimizer's step counter
             value = obj.item() if on_cpu_scalar and not is_parameter else None
             return _rebuild, (is_parameter, tuple(obj.size()), obj.stride(), obj.dtype, obj.requires_grad, value)
-        return super().reducer_override(obj)
+        apart = taken_apart(obj) if isinstance(obj, nn.Module) else None
+        return apart or super().reducer_override(obj)
 
 
 def _rebuild(
@@ -74,8 +76,9 @@ def unpack(data: bytes, main: ModuleType | None = None) -> Workload:
         main: takes the globals of functions that were defined in the parent's `__main__`. Dynamo looks globals up in
             the module that a function names; cloudpickle gives such functions a bare dict.
     """
-    with _globals_in(main) if main is not None else contextlib.nullcontext():
+    with _globals_in(main) if main is not None else contextlib.nullcontext(), optimizers_follow() as follow:
         workload: Workload = cloudpickle.loads(data)
+        follow(workload.optimizer)
     return workload
 
 

@@ -84,10 +84,13 @@ class _Swap:
         return self._made[id(value)][1]
 
     def _is_there(self, value: torch.Tensor) -> bool:
-        """Tell whether a tensor is a fake one on the device, or a wrapper (DTensor) around such."""
+        """Tell whether a tensor is a fake one on the device, or a wrapper (DTensor) around fake ones.
+
+        A wrapper knows its place: shards are offloaded to the CPU on purpose.
+        """
         if is_traceable_wrapper_subclass(value) and not isinstance(value, FakeTensor):
             parts = [getattr(value, name) for name in value.__tensor_flatten__()[0]]  # a DTensor's mesh is one too
-            return all(self._is_there(part) for part in parts if isinstance(part, torch.Tensor))
+            return all(isinstance(part, FakeTensor) for part in parts if isinstance(part, torch.Tensor))
         return isinstance(value, FakeTensor) and value.device == self._device
 
     def _fake(self, value: torch.Tensor) -> torch.Tensor:

@@ -46,7 +46,7 @@ def _message(error: BaseException) -> str:
 
 
 def _capture(request: dict[str, Any]) -> bytes:
-    traced_on = prepare_host(allow_cpu=request["allow_cpu"])
+    traced_on = prepare_host(allow_cpu=request["allow_cpu"], world_size=request.get("world_size"))
     return capture_here(workload_factory(request), request["plans"], traced_on, progress=_say).to_json()
 
 
@@ -94,10 +94,14 @@ def _say(plan: str) -> None:
     print(f"capturing {plan}", flush=True)  # noqa: T201  (read by the parent, line by line)
 
 
-def prepare_host(*, allow_cpu: bool) -> str:
+def prepare_host(*, allow_cpu: bool, world_size: int | None = None) -> str:
     """Find or fake a CUDA device, once per process and before torch is imported.
 
     Returns what traces are made on: cuda, cuda-shim or cpu.
+
+    Args:
+        allow_cpu: go on without a device.
+        world_size: be rank 0 of so many; default: as a launcher says, in WORLD_SIZE.
 
     Raises:
         ShimUnavailable: if there is no CUDA device, none can be faked, and `allow_cpu` is off.
@@ -109,6 +113,14 @@ def prepare_host(*, allow_cpu: bool) -> str:
 
     define_missing_operators()
     torch.set_num_threads(1)
+    if torch.distributed.is_available():
+        from peakcast.featurizer.capture import process_group
+
+        ranks = world_size or int(os.environ.get("WORLD_SIZE") or 0)
+        if ranks:
+            process_group.join(ranks)
+        else:
+            process_group.refuse_to_join()
     return traced_on
 
 

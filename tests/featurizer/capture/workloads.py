@@ -437,3 +437,9 @@ def only_step() -> Workload:
 def fails() -> Workload:
     """Make the user's own mistake."""
     return Workload(nn.Linear(WIDTH, OUT), torch.randn(BATCH, OUT))
+
+
+def among_ranks() -> Workload:
+    """Start a process group before anything else, as a training script does."""
+    torch.distributed.init_process_group("nccl")
+    return Workload(nn.Linear(4, 4), torch.randn(2, 4))
