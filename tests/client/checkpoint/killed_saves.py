@@ -17,7 +17,7 @@ from torch import nn
 from peakcast.client.checkpoint import load, save, verify
 
 TOUCHES = {"open", "os.mkdir", "os.rename", "os.listdir", "os.scandir", "os.remove", "os.rmdir", "shutil.rmtree"}
-RANDOM_KILLS = 25
+RANDOM_KILLS = 15
 
 
 def filled(value: float, width: int) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -42,7 +42,7 @@ def test_what_killed_saves_left_behind_is_removed_by_the_next(kills: list[dict[s
 
 
 def test_a_save_killed_at_any_time_leaves_a_whole_checkpoint(kills: list[dict[str, Any]]) -> None:
-    """Killed after random times, in the middle of writing: there is the last save that said it was done, or the next."""
+    """Killed after random times, while writing: there is the last save that said it was done, or the next."""
     timed = [kill for kill in kills if "timed" in kill]
-    assert len(timed) == 25
+    assert len(timed) == 15
     assert all(kill["after"] in ([kill["told"]], [kill["told"] + 1]) for kill in timed)
