@@ -24,6 +24,7 @@ from reported import GRAPH, peak_body
 from serving import Served, serving
 from store_urls import a_database
 
+from peakcast.client.graph_file import read_graph
 from peakcast.service.app import create_app
 from peakcast.service.errors import STATUS, ErrorCode
 from peakcast.service.examples import example_peak, example_request
@@ -101,21 +102,25 @@ def test_a_peak_is_kept_once_under_the_name_of_its_token(kept: tuple[Served, str
 
 def test_the_graph_of_a_peak_outlives_a_restart(tmp_path: Path) -> None:
     """A service started again answers /predict and /peaks by the graph's id; what was captured otherwise is unknown."""
-    url = f"sqlite:///{tmp_path / 'peaks.db'}"
-    with serving(store_url=url) as served:
-        assert post(served, peak_body(), {}).status_code == 200
-    with serving(store_url=url) as served:
-        question = {"graph_id": GRAPH.graph_id, "plans": ["eager"]}
-        reply = httpx.post(f"{served.url}/predict", json=question, timeout=60)
-        assert reply.status_code == 200, reply.text
-        with_graph = {"graph": example_request()["graph"], "plans": ["eager"]}
-        sent = httpx.post(f"{served.url}/predict", json=with_graph, timeout=60)
-        assert reply.json()["plans"] == sent.json()["plans"]
-        other = httpx.post(f"{served.url}/predict", json={**question, "captured_with": {"torch": "1.0"}})
+    settings = Settings(store_url=SecretStr(f"sqlite:///{tmp_path / 'peaks.db'}"))
+    # Not the example graph: that one a service knows from its own warm-up.
+    spec = read_graph(Path(__file__).parents[1] / "data" / "mlp.json.xz")
+    graph = spec.to_dict()
+    question = {"graph_id": spec.graph_id, "plans": ["eager"]}
+    with in_a_thread(settings) as client:
+        check(client.post("/predict", json=question), ErrorCode.GRAPH_UNKNOWN)
+        assert client.post("/peaks", json=peak_body(graph=graph)).status_code == 200
+    with in_a_thread(settings) as client:
+        other = client.post("/predict", json={**question, "captured_with": {"torch": "1.0"}})
         check(other, ErrorCode.GRAPH_UNKNOWN)
-        by_id = {**example_peak(), "key": "after-the-restart"}
-        assert post(served, by_id, {}).status_code == 200
-        check(post(served, {**by_id, "graph_id": "0" * 64}, {}), ErrorCode.GRAPH_UNKNOWN)
+        reply = client.post("/predict", json=question)
+        assert reply.status_code == 200, reply.text
+        sent = client.post("/predict", json={"graph": graph, "plans": ["eager"]})
+        assert reply.json()["plans"] == sent.json()["plans"]
+    with in_a_thread(settings) as client:
+        by_id = {**example_peak(), "key": "after-the-restart", "graph_id": spec.graph_id}
+        assert client.post("/peaks", json=by_id).status_code == 200
+        check(client.post("/peaks", json={**by_id, "graph_id": "0" * 64}), ErrorCode.GRAPH_UNKNOWN)
 
 
 def test_false_peaks_wait_in_quarantine_and_nobody_is_told(kept: tuple[Served, str]) -> None:
