@@ -1,4 +1,4 @@
-"""The trees of the pair: LightGBM on graph summary, prior and the LSTM's guess, one row for each plan and quantity.
+"""The trees of the pair: LightGBM on graph summary and prior, one row for each plan and quantity.
 
 Shapes: P plans (examples), Q quantities, R = P * Q rows, F features.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.example import CONTEXT_NAMES, Example, Floats
 
-ROW_NAMES = ("quantity", "log2_prior", "prior_over_steady", "resident_share", "lstm_ratio", "lstm_bytes")
+ROW_NAMES = ("quantity", "log2_prior", "prior_over_steady", "resident_share")
 # Tells in training which labels were computed; what is served is always asked as measured.
 REPLAYED_NAME = "replayed"
 
@@ -44,38 +44,34 @@ def feature_names(examples: Sequence[Example], *, with_replays: bool = False) ->
 
 def feature_matrix(
     examples: Sequence[Example],
-    sequence_P2Q: Floats,
+    sequence_P2Q: Floats | None,
     names: Sequence[str],
     is_replayed_P: NDArray[np.bool_] | None = None,
 ) -> Floats:
     """Return [R, F]: rows in the order plan, then quantity. A summary feature an example lacks is NaN.
 
-    `is_replayed_P` marks labels that were computed (default: none).
+    `sequence_P2Q`: the LSTM's guesses, which trees of version 0.1 read; `is_replayed_P` marks labels that were computed
+    (default: none).
     """
     count = len(QUANTITIES)
-    marked = names[-1] == REPLAYED_NAME
-    known = len(names) - len(CONTEXT_NAMES) - len(ROW_NAMES) - marked
+    known = names.index(CONTEXT_NAMES[0])
     shared = np.array([[e.summary.get(name, np.nan) for name in names[:known]] for e in examples], dtype=float)
     context = np.stack([example.context_K for example in examples])
     prior = np.stack([example.prior_bytes for example in examples])
     resident = np.stack([example.floor_bytes for example in examples])
-    own = np.stack(
-        [
-            np.broadcast_to(np.arange(count, dtype=float), prior.shape),
-            np.log2(prior),
-            prior / prior[:, :1],
-            resident / prior,
-            sequence_P2Q[:, :count],
-            sequence_P2Q[:, count:],
-        ],
-        axis=-1,
-    )
+    own = {
+        "quantity": np.broadcast_to(np.arange(count, dtype=float), prior.shape),
+        "log2_prior": np.log2(prior),
+        "prior_over_steady": prior / prior[:, :1],
+        "resident_share": resident / prior,
+    }
+    if sequence_P2Q is not None:
+        own |= {"lstm_ratio": sequence_P2Q[:, :count], "lstm_bytes": sequence_P2Q[:, count:]}
+    replayed = np.zeros(len(examples)) if is_replayed_P is None else is_replayed_P.astype(float)
+    own[REPLAYED_NAME] = np.broadcast_to(replayed[:, None], prior.shape)
+    rows = np.stack([own[name] for name in names[known + len(CONTEXT_NAMES) :]], axis=-1)
     repeated = np.repeat(np.concatenate([shared, context], axis=1), count, axis=0)
-    parts = [repeated, own.reshape(-1, len(ROW_NAMES))]
-    if marked:
-        replayed = np.zeros(len(examples)) if is_replayed_P is None else is_replayed_P.astype(float)
-        parts.append(np.repeat(replayed, count)[:, None])
-    return np.concatenate(parts, axis=1)
+    return np.concatenate([repeated, rows.reshape(repeated.shape[0], -1)], axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,7 +29,8 @@ from peakcast.training.fit_members import Ensemble, Members
 from peakcast.training.fit_settings import FitSettings
 
 _Q: Final = len(QUANTITIES)
-_LSTM_ROWS: Final = ("lstm_ratio", "lstm_bytes")
+# How much of what an LSTM says beyond the trees is believed.
+_RESIDUAL_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 _SIMULATED_CONTEXT: Final = "log2_prior_gib"
 # What a graph's tables tell without knowing when anything is freed.
 _STATIC: Final = re.compile(
@@ -54,21 +55,17 @@ class Ablation:
 def ablate(members: Members) -> Ablation:
     """Fit every variant on the members' folds."""
     guesses = members.guesses()
-    features = members.features(guesses)
-    alone = features.copy()
-    alone[:, [members.names.index(name) for name in _LSTM_ROWS]] = 0.0
-    with_lstm = members.out_of_fold(members.heads(features), "trees")
-    without = members.out_of_fold(members.heads(alone), "trees without LSTM")
-    joint, apart = members.corrections(with_lstm, guesses), members.corrections(without, guesses)
-    lstm_log2 = _sequences_without_prior(members)
+    corrections = members.corrections(members.out_of_fold(members.heads(members.features()), "trees"), guesses)
+    trees_log2 = _trees_without_prior(members)
+    residual = _sequences_without_prior(members, trees_log2)
     expected = {
-        "LSTM without simulation": _bytes(lstm_log2),
-        "trees without simulation": _bytes(_trees_without_prior(members, None)),
-        "pair without simulation": _bytes(_trees_without_prior(members, lstm_log2)),
+        "LSTM without simulation": _bytes(_sequences_without_prior(members, None)),
+        "trees without simulation": _bytes(trees_log2),
+        "pair without simulation": _bytes(_joined(members, trees_log2, residual)),
         PRIOR: members.data.priors,
-        "LSTM on the simulation": _nested(members, joint, [name for name in ALL_HEADS if name not in HEADS]),
-        "trees on the simulation": _nested(members, apart, HEADS),
-        PAIR: _nested(members, joint, ALL_HEADS),
+        "LSTM on the simulation": _nested(members, corrections, [name for name in ALL_HEADS if name not in HEADS]),
+        "trees on the simulation": _nested(members, corrections, HEADS),
+        PAIR: _nested(members, corrections, ALL_HEADS),
     }
     measured = np.flatnonzero(members.data.is_measured_P)
     return Ablation(members.data.take(measured), {name: value[measured] for name, value in expected.items()})
@@ -96,24 +93,46 @@ def _bytes(log2_PQ: Floats) -> Floats:
     return size
 
 
-def _sequences_without_prior(members: Members) -> Floats:
-    """Return log2 GiB [P, Q] of LSTMs that read the nodes and the run, and neither peak nor watermark."""
+def _sequences_without_prior(members: Members, base_log2_PQ: Floats | None) -> Floats:
+    """Return log2 [P, Q] of LSTMs that read the nodes and the run, and neither peak nor watermark.
+
+    Of GiB; with a base, of what is measured beyond it: boosting, since trees read totals that an LSTM's mean forgets.
+    """
     data, folds_P = members.data, members.folds_P
+    base = np.zeros_like(data.measured_PQ) if base_log2_PQ is None else base_log2_PQ
+    name = "plain-lstm" if base_log2_PQ is None else "plain-residual"
     steps = [
-        Step(f"plain-lstm-{fold}", _plain_sequence, (data, folds_P == fold, members.settings))
+        Step(f"{name}-{fold}", _plain_sequence, (data, base, folds_P == fold, members.settings))
         for fold in range(members.settings.inner_folds)
     ]
     log2 = np.zeros_like(data.measured_PQ)
+    told = members.told
     for fold, part in enumerate(
-        members.finished.run(steps, jobs=members.jobs, told=lambda n: members.told(f"plain LSTM, {n}"))
+        members.finished.run(steps, jobs=members.jobs, told=lambda count: told(f"{name}, {count}"))
     ):
         log2[folds_P == fold] = part
     return log2
 
 
-def _plain_sequence(data: Dataset, held_P: NDArray[np.bool_], settings: FitSettings) -> Floats:
+def _joined(members: Members, base_log2_PQ: Floats, residual_PQ: Floats) -> Floats:
+    """Return the base with a share of the residual on top: the share of each fold is the best of the others."""
+    data, folds_P = members.data, members.folds_P
+    joined = base_log2_PQ.copy()
+    for fold in range(members.settings.inner_folds):
+        known = (folds_P != fold) & data.is_measured_P
+        truth = _log2(data.measured_PQ[known])
+        losses = [
+            float(np.nanmean(np.abs(np.exp2(base_log2_PQ[known] + share * residual_PQ[known] - truth) - 1.0)))
+            for share in _RESIDUAL_SHARES
+        ]
+        joined[folds_P == fold] += _RESIDUAL_SHARES[int(np.argmin(losses))] * residual_PQ[folds_P == fold]
+    return joined
+
+
+def _plain_sequence(data: Dataset, base_PQ: Floats, held_P: NDArray[np.bool_], settings: FitSettings) -> Floats:
     fitted = data.where(~held_P)
-    targets = np.concatenate([_log2(fitted.measured_PQ), np.full_like(fitted.measured_PQ, np.nan)], axis=1)
+    missing = _log2(fitted.measured_PQ) - base_PQ[~held_P]
+    targets = np.concatenate([missing, np.full_like(missing, np.nan)], axis=1)
     model = fit_sequence_model(
         [_without_prior(example) for example in fitted.examples],
         targets,
@@ -137,8 +156,8 @@ def _without_prior(example: Example) -> Example:
     )
 
 
-def _trees_without_prior(members: Members, lstm_log2_PQ: Floats | None) -> Floats:
-    """Return log2 GiB [P, Q] of trees on what the graph's tables tell, and on the plain LSTM's word where given."""
+def _trees_without_prior(members: Members) -> Floats:
+    """Return log2 GiB [P, Q] of trees on what the graph's tables tell."""
     data = members.data
     static = [name for name in data.examples[0].summary if _STATIC.fullmatch(name)]
     shared = np.array([[example.summary[name] for name in static] for example in data.examples])
@@ -146,17 +165,16 @@ def _trees_without_prior(members: Members, lstm_log2_PQ: Floats | None) -> Float
     context = np.stack([_without_prior(example).context_K for example in data.examples])
     rows = np.repeat(np.concatenate([shared, written, context], axis=1), _Q, axis=0)
     quantity = np.tile(np.arange(_Q, dtype=float), len(data))[:, None]
-    names = [*static, "log2_written", *CONTEXT_NAMES, ROW_NAMES[0]]
-    columns = [rows, quantity]
-    if lstm_log2_PQ is not None:
-        names.append("lstm_log2")
-        columns.append(lstm_log2_PQ.reshape(-1, 1))
-    target, weight = _log2(data.measured_PQ).ravel(), np.repeat(data.weights, _Q)
     ensemble = Ensemble(
-        np.concatenate(columns, axis=1), names, target, weight, "l1", members.settings.rounds, members.settings
+        np.concatenate([rows, quantity], axis=1),
+        [*static, "log2_written", *CONTEXT_NAMES, ROW_NAMES[0]],
+        _log2(data.measured_PQ).ravel(),
+        np.repeat(data.weights, _Q),
+        "l1",
+        members.settings.rounds,
+        members.settings,
     )
-    what = "plain trees" if lstm_log2_PQ is None else "plain pair"
-    return members.out_of_fold({"log2": ensemble}, what)["log2"]
+    return members.out_of_fold({"log2": ensemble}, "plain trees")["log2"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Fit the pair on a corpus: stacked out of fold by architecture, shrunk, calibrated. One command and a seed.
+"""Fit the pair on a corpus: out of fold by architecture, joined, shrunk, calibrated. One command and a seed.
 
-    out-of-fold LSTM -> its guesses are features -> out-of-fold trees -> shrinkage, spread and bounds are chosen on them
-    LSTM and trees once more on everything                            -> what is shipped
+    LSTM and trees out of fold             -> how they are joined, shrinkage, spread and bounds are chosen on that
+    LSTM and trees once more on everything -> what is shipped
 
 Nothing that is chosen or calibrated ever sees a prediction for an architecture the predicting model was fitted on, and
 nothing is chosen, calibrated or called covered by peaks that were not measured here.
@@ -67,7 +67,7 @@ def fit_pair(
     finished = finished_steps(data, settings, cache)
     members = Members(data, settings, finished, jobs, stage)
     guesses = members.guesses()
-    features = members.features(guesses)
+    features = members.features()
     heads = members.heads(features)
     shares = members.corrections(members.out_of_fold(heads, "trees"), guesses)
 

@@ -99,7 +99,7 @@ class Members:
 
     def guesses(self) -> Floats:
         """Return the LSTM's [P, 2Q], each from one that never saw the record's architecture."""
-        targets, folds_P = self._sequence_targets(), self.folds_P
+        targets, folds_P = self.sequence_targets(), self.folds_P
         held = [np.flatnonzero(folds_P == fold) for fold in range(self.settings.inner_folds)]
         steps = [
             Step(f"lstm-{fold}", _guesses_of, (self.data, targets, folds_P, fold, self.settings))
@@ -110,9 +110,9 @@ class Members:
             guesses[index] = part
         return guesses
 
-    def features(self, guesses_P2Q: Floats) -> Floats:
+    def features(self) -> Floats:
         """Return the trees' rows."""
-        return feature_matrix(self.data.examples, guesses_P2Q, self.names, self.data.is_replayed_P)
+        return feature_matrix(self.data.examples, None, self.names, self.data.is_replayed_P)
 
     def heads(self, features_RF: Floats) -> dict[str, Ensemble]:
         """Return the ensemble of each head."""
@@ -154,20 +154,33 @@ class Members:
     def final(self, ensembles: Mapping[str, Ensemble]) -> tuple[SequenceModel, dict[str, Trees]]:
         """Return LSTM and ensembles fitted on everything."""
         steps = [
-            Step("lstm-all", _sequence_tensors, (self.data, self._sequence_targets(), None, self.settings)),
+            Step("lstm-all", _sequence_tensors, (self.data, self.sequence_targets(), None, self.settings)),
             *(Step(f"trees-{name}-all", ensemble.text, ()) for name, ensemble in ensembles.items()),
         ]
         tensors, *texts = self._run("LSTM and trees on everything", steps)
         trees = {name: Trees.from_text(text) for name, text in zip(ensembles, texts, strict=True)}
         return SequenceModel(tensors), trees
 
-    def _sequence_targets(self) -> Floats:
+    def sequence_targets(self) -> Floats:
+        """Return the LSTM's targets [P, 2Q]."""
         targets = self.targets
         additive = np.clip(targets["additive"], -_ADDITIVE_LIMIT, _ADDITIVE_LIMIT)
         return np.concatenate([targets["ratio"], additive], axis=1)
 
     def _run(self, what: str, steps: Sequence[Step]) -> list[Floats]:
         return self.finished.run(steps, jobs=self.jobs, told=lambda count: self.told(f"{what}, {count}"))
+
+
+def held_out_corrections(data: Dataset, held_P: NDArray[np.bool_], settings: FitSettings) -> Floats:
+    """Return what all heads say [H, n, Q] of the n records that are marked, fitted on the others."""
+    members = Members(data, settings, Finished())
+    tensors = _sequence_tensors(data, members.sequence_targets(), ~held_P, settings)
+    guesses = SequenceModel(tensors).predict(data.where(held_P).examples)
+    held_R = np.repeat(held_P, Q)
+    outputs = {
+        name: ensemble.outputs_of(held_R).reshape(-1, Q) for name, ensemble in members.heads(members.features()).items()
+    }
+    return corrections(outputs, data.priors[held_P], members.scratch_P[held_P], guesses)
 
 
 def _guesses_of(

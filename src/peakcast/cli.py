@@ -33,6 +33,8 @@ _COMMANDS: Final = {
     "collect": _Home("peakcast.training.collect", "collect_command", "Measure peaks on a GPU."),
     "train": _Home("peakcast.training.commands", "train_command", "Fit the predictor on a corpus."),
     "evaluate": _Home("peakcast.training.commands", "evaluate_command", "Judge it on architectures it never saw."),
+    "search": _Home("peakcast.training.search_command", "search_command", "Tune the hyper-parameters."),
+    "adapt": _Home("peakcast.training.adapt_command", "adapt_command", "Adapt it with a few local records."),
     "models": _Home("peakcast.training.commands", "models_app", "List, show, promote and roll back versions."),
 }
 
@@ -41,7 +43,8 @@ _EXTRAS: Final = {
     **dict.fromkeys(("lightgbm", "safetensors"), "local"),
     **dict.fromkeys(("alembic", "cachetools", "fastapi", "sqlalchemy", "starlette", "uvicorn"), "serve"),
     "psycopg": "postgres",
-    **dict.fromkeys(("joblib", "matplotlib", "scipy", "sklearn"), "train"),
+    **dict.fromkeys(("joblib", "matplotlib", "optuna", "scipy", "sklearn"), "train"),
+    **dict.fromkeys(("dask", "distributed"), "dask"),
     **dict.fromkeys(("timm", "torchvision", "transformers"), "zoo"),
 }
 
@@ -127,5 +130,5 @@ def root(
 ) -> None:
     """Predict the peak GPU memory of a PyTorch step from its graph, before anything is compiled.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing fits the card.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing fits the card, 4 the gate let no version through.
     """
