@@ -40,7 +40,7 @@ _COMMANDS: Final = {
 
 # Which extra brings a module that is not installed.
 _EXTRAS: Final = {
-    **dict.fromkeys(("lightgbm", "safetensors"), "local"),
+    "lightgbm": "local",
     **dict.fromkeys(("alembic", "cachetools", "fastapi", "sqlalchemy", "starlette", "uvicorn"), "serve"),
     "psycopg": "postgres",
     **dict.fromkeys(("joblib", "matplotlib", "optuna", "scipy", "sklearn"), "train"),

@@ -56,7 +56,7 @@ def test_every_command_and_option_named_exists(page: Path) -> None:
     """`peakcast X --y` in a page is a command of the tool, with that option."""
     for line in re.findall(r"(?:^|[\s;&|/])peakcast ([a-z][^\n`#|]*)", _code(page.read_text()), re.MULTILINE):
         words = line.split()
-        known = (words[0] in {"models", "peaks"} and _help(" ".join(words[:2]))) or _help(words[0])
+        known = (words[0] in {"checkpoint", "models", "peaks"} and _help(" ".join(words[:2]))) or _help(words[0])
         assert known, line
         used = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert {option for option in used if not re.search(rf"(?<![\w-]){option}(?![\w-])", known)} == set(), line
