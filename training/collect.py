@@ -18,8 +18,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from peakcast.training.collection import MEMORY_BYTES, Progress, collect, finished_keys
-from peakcast.training.jobs import Job, plan_jobs
+from peakcast.training.collection import (
+    MEASURING,
+    MEASURING_RANKS,
+    MEMORY_BYTES,
+    Progress,
+    collect,
+    finished_keys,
+)
+from peakcast.training.jobs import Job, plan_jobs, plan_spread_jobs
+from peakcast.training.zoo.case import RANKS
 
 __all__ = ["collect", "collect_command"]
 
@@ -36,6 +44,9 @@ def collect_command(  # noqa: PLR0917 - typer passes options by name
     budget_seconds: Annotated[float | None, typer.Option(help="Stop after this long.")] = None,
     models: Annotated[list[str] | None, typer.Option(help="Only these models (repeat, or separate by commas).")] = None,
     plans: Annotated[list[str] | None, typer.Option(help="Only these plans (repeat, or separate by commas).")] = None,
+    ranks: Annotated[
+        int, typer.Option(min=1, max=RANKS, help="2: measure models spread over two cards, DDP and FSDP2.")
+    ] = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many jobs.")] = None,
     done: Annotated[list[Path] | None, typer.Option(help="More files or folders of records to skip.")] = None,
     record_timeout_seconds: Annotated[float, typer.Option(help="Give a job up after this long.")] = 300.0,
@@ -50,13 +61,14 @@ def collect_command(  # noqa: PLR0917 - typer passes options by name
 ) -> None:
     """Measure peaks of the zoo's models on this machine's GPU."""
     try:
-        jobs = plan_jobs(_split(models), _split(plans))[:limit]
+        planned = plan_jobs if ranks == 1 else plan_spread_jobs
+        jobs = planned(_split(models), _split(plans))[:limit]
     except KeyError as error:
         raise typer.BadParameter(str(error.args[0]), param_hint="--models") from error
     if only_list:
         _print_list(jobs, finished_keys([out, *(done or [])], retry_failed=retry_failed), as_json=as_json)
         return
-    _refuse_without_gpu()
+    _refuse_without_gpus(ranks)
     with _Display(quiet=as_json) as display:
         progress = collect(
             out,
@@ -67,6 +79,7 @@ def collect_command(  # noqa: PLR0917 - typer passes options by name
             retry_failed=retry_failed,
             record_timeout_seconds=record_timeout_seconds,
             memory_bytes=int(memory_gib * 2**30),
+            measuring=MEASURING if ranks == 1 else MEASURING_RANKS,
             watch=display.watch,
         )
     _print_summary(progress, out, as_json=as_json)
@@ -83,13 +96,17 @@ def main() -> None:
     typer.run(collect_command)
 
 
-def _refuse_without_gpu() -> None:
+def _refuse_without_gpus(ranks: int) -> None:
     """Say at once, in one place, what otherwise every worker would."""
     import torch
 
     # NVML answers without making a CUDA context, which would take memory of the card for the whole run.
-    if torch.cuda.device_count() == 0:
+    seen = torch.cuda.device_count()
+    if seen == 0:
         typer.echo("error: peaks are measured on a GPU, and torch sees no CUDA device here", err=True)
+        raise typer.Exit(2)
+    if seen < ranks:
+        typer.echo(f"error: --ranks {ranks} needs {ranks} GPUs, one a rank, and torch sees {seen}", err=True)
         raise typer.Exit(2)
 
 

@@ -15,6 +15,7 @@ from peakcast.training.pool import Worker, listen
 from peakcast.training.schedule import Schedule
 
 MEASURING: Final = "peakcast.training.measure_job:measure_job"
+MEASURING_RANKS: Final = "peakcast.training.measure_ranks:measure_ranks_job"
 # The card of the first measurements has 139 GiB; every context takes about 0.75 GiB of it.
 MEMORY_BYTES: Final = 118 << 30
 _MOST_ATTEMPTS: Final = 2

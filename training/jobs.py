@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from peakcast.training.zoo import Case, Entry, entries
+from peakcast.training.zoo.case import Parallel
 from peakcast.training.zoo.seed import ENTRIES as SEED_ENTRIES
 
 # Configurations of the seed that are measured again: one for each family and precision, compiled quickly.
@@ -110,6 +111,56 @@ def plan_jobs(models: Iterable[str] | None = None, plans: Iterable[str] | None =
         if wanted is None or job.plan in wanted:
             found.setdefault(job.key, job)
     return list(found.values())
+
+
+# Models that are spread over ranks: one an architecture, with blocks to shard and without, quick to compile first.
+_SPREAD: Final = (
+    "gpt2_small",
+    "bert_base",
+    "distilbert",
+    "t5_small",
+    "opt_125m",
+    "whisper_tiny_enc",
+    "vit_b_16",
+    "swin_t",
+    "resnet50",
+    "convnext_tiny",
+    "unet32",
+    "mlp4096",
+    "dlrm",
+    "mixer_b16",
+)
+
+
+def plan_spread_jobs(models: Iterable[str] | None = None, plans: Iterable[str] | None = None) -> list[Job]:
+    """List the jobs of two ranks: each model in every way of spreading, eager, then compiled, then in bfloat16.
+
+    Raises:
+        KeyError: if a model is not among those that are spread.
+    """
+    chosen = list(_SPREAD if models is None else models)
+    for model in chosen:
+        if model not in _SPREAD:
+            raise KeyError(f"{model!r} is not spread over ranks; these are: {', '.join(_SPREAD)}")
+    wanted = None if plans is None else set(plans)
+    found: dict[str, Job] = {}
+    for job in _spread_in_order([entries()[model] for model in chosen]):
+        if wanted is None or job.plan in wanted:
+            found.setdefault(job.key, job)
+    return list(found.values())
+
+
+def _spread_in_order(chosen: list[Entry]) -> Iterator[Job]:
+    ways = [way for way in get_args(Parallel) if way != "none"]
+    for plan in ("eager", "inductor"):
+        for one in chosen:
+            yield from (Job(replace(_largest(one), parallel=way), plan) for way in ways)
+    for one in chosen:
+        for way in ("ddp", "fsdp2"):
+            yield Job(replace(_small(one), parallel=way), "eager")
+            yield Job(replace(_largest(one), parallel=way, optimizer="sgd"), "eager")
+            if one.kind in _BLOCKY:
+                yield Job(replace(_largest(one), parallel=way), "hybrid")
 
 
 def _in_order(chosen: list[Entry]) -> Iterator[Job]:

@@ -48,7 +48,7 @@ def resolve(name: str) -> MeasureJob:
 
 def serve(connection: Connection, measuring: str, out: Path, parent: int) -> None:
     """Be a worker: take jobs from the pipe, append each record to `out`, say so. Ends when the pipe closes."""
-    _die_with_parent(parent)
+    die_with_parent(parent)
     with tempfile.TemporaryDirectory(prefix="peakcast-worker-", ignore_cleanup_errors=True) as cache_dir:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache_dir
         os.environ["TRITON_CACHE_DIR"] = str(Path(cache_dir) / "triton")
@@ -92,7 +92,7 @@ def _is_dirty() -> bool:
         return True
 
 
-def _die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Ask Linux to kill this process when its parent dies, even by SIGKILL; elsewhere the closed pipe ends it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -54,7 +54,7 @@ def join(world_size: int) -> None:
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, got {world_size}")
     os.environ.update({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": "1"})
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)  # type: ignore[no-untyped-call]
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
     dist.init_process_group = lambda *_, **__: None
     dist.barrier = lambda *_, **__: None
     _build_meshes_for_real()
@@ -118,7 +118,7 @@ def _reduce_without_peers() -> None:
 def _reduced_at_once(bucket: Any) -> Any:
     buffer = bucket.buffer()
     dist.all_reduce(buffer)
-    done: Any = torch.futures.Future()  # type: ignore[no-untyped-call]
+    done: Any = torch.futures.Future()
     done.set_result(buffer)
     return done
 

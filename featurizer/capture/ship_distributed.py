@@ -84,7 +84,7 @@ def _is_torchs_own(hook: Any) -> bool:
 
 def _shard(kind: type[nn.Module], state: dict[str, Any], options: dict[str, Any]) -> nn.Module:
     module = kind.__new__(kind)
-    module.__setstate__(state)  # type: ignore[operator]
+    module.__setstate__(state)
     before = [(owner, name, held) for owner in module.modules() for name, held in owner._parameters.items()]
     fully_shard(module, **options)
     for owner, name, held in before:

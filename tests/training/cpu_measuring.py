@@ -66,3 +66,53 @@ def runs_out_beside_others(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Run out of memory unless the card is its own."""
     job = Job.from_dict(fields)
     return {**product_of_matrices(fields), "out_of_memory": not job.alone}
+
+
+def sum_over_ranks(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Add up the ranks' numbers, each with the payload's number on top."""
+    import torch
+
+    mine = torch.tensor(float(torch.distributed.get_rank() + fields["add"]))
+    torch.distributed.all_reduce(mine)
+    return {"rank": torch.distributed.get_rank(), "sum": mine.item()}
+
+
+def second_rank_fails(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave rank 0 waiting for a rank that raises."""
+    import torch
+
+    if torch.distributed.get_rank() == 1:
+        raise ZeroDivisionError("this rank divides by zero")
+    return sum_over_ranks({"add": 0})
+
+
+def second_rank_dies(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave rank 0 waiting for a rank that is killed."""
+    import torch
+
+    if torch.distributed.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sum_over_ranks({"add": 0})
+
+
+def loss_of_a_spread_model(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Train a spread model of the zoo for two steps, and say what it holds."""
+    import torch
+
+    from peakcast.training.zoo.build import make_optimizer
+    from peakcast.training.zoo.parallel import spread
+
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(32, 32, bias=False) for _ in range(4)]
+    model = spread(torch.nn.Sequential(*layers), fields["parallel"])
+    optimizer = make_optimizer("sgd", None, model.parameters())
+    inputs = torch.ones(2, 32) * (1 + torch.distributed.get_rank())
+    losses = []
+    for _ in range(2):
+        loss = model(inputs).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    held = sum(getattr(p, "_local_tensor", p).numel() for p in model.parameters())
+    return {"losses": losses, "held": held}

@@ -32,6 +32,10 @@ def build(case: Case, *, place: Callable[[nn.Module], nn.Module] | None = None) 
     model.train(case.task == "training")
     if place is not None:
         model = place(model)
+    if case.parallel != "none":
+        from peakcast.training.zoo.parallel import spread
+
+        model = spread(model, case.parallel)
     optimizer = (
         None if case.optimizer is None else make_optimizer(case.optimizer, case.implementation, model.parameters())
     )

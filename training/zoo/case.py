@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 Autocast = Literal["none", "bfloat16"]
 Task = Literal["training", "inference"]
 Loop = Literal["standard", "clip", "accumulate"]
+Parallel = Literal["none", "ddp", "ddp_view", "fsdp2", "fsdp2_keep", "fsdp2_bf16"]
 
 # Name in a case -> class name in the run specification.
 OPTIMIZERS: Final = {"adamw": "AdamW", "sgd": "SGD", "sgd_momentum": "SGD", "adafactor": "Adafactor"}
 IMPLEMENTATIONS: Final = ("foreach", "fused", "loop")
 ACCUMULATION_STEPS: Final = 2
+# As many as were measured.
+RANKS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Case:
         optimizer: None exactly for inference.
         implementation: of the optimizer; None means "foreach", what PyTorch takes on a GPU unless asked otherwise.
         loop: the standard loop, gradient clipping before the step, or two micro-batches a step.
+        parallel: how the model is spread over two ranks (see `parallel.py`), each with a batch of its own.
 
     Raises:
         ValueError: on a value outside of those, or an optimizer that does not fit the task.
@@ -38,6 +42,7 @@ class Case:
     optimizer: str | None = "adamw"
     implementation: str | None = None
     loop: Loop = "standard"
+    parallel: Parallel = "none"
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -54,16 +59,28 @@ class Case:
             raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {self.implementation!r}")
         if self.loop != "standard" and self.task != "training":
             raise ValueError(f"loop {self.loop!r} needs a training case")
+        if self.parallel not in get_args(Parallel):
+            raise ValueError(f"parallel must be one of {', '.join(get_args(Parallel))}, got {self.parallel!r}")
+        if self.parallel != "none" and self.task != "training":
+            raise ValueError(f"parallel {self.parallel!r} needs a training case")
 
     @property
     def key(self) -> str:
         """Name the case in one string, the same in every process and version."""
         implementation = self.implementation or ("foreach" if self.task == "training" else "-")
         parts = (self.model, f"b{self.batch}", self.autocast, self.task, self.optimizer or "-", implementation)
-        return "|".join((*parts, self.loop))
+        spread = () if self.parallel == "none" else (self.parallel,)
+        return "|".join((*parts, self.loop, *spread))
+
+    @property
+    def ranks(self) -> int:
+        """Say how many processes the case runs in."""
+        return 1 if self.parallel == "none" else RANKS
 
     def to_dict(self) -> dict[str, Any]:
         """Give the fields as JSON values."""
+        # Left out where there is none, as in the records made before there was any.
+        spread = {} if self.parallel == "none" else {"parallel": self.parallel}
         return {
             "model": self.model,
             "batch": self.batch,
@@ -72,6 +89,7 @@ class Case:
             "optimizer": self.optimizer,
             "implementation": self.implementation,
             "loop": self.loop,
+            **spread,
         }
 
     @classmethod
@@ -91,4 +109,5 @@ class Case:
             "implementation": (self.implementation or "foreach") if training else None,
             "autocast": None if self.autocast == "none" else self.autocast,
             "accumulation": ACCUMULATION_STEPS if self.loop == "accumulate" else 1,
+            **({} if self.parallel == "none" else {"world_size": self.ranks}),
         }
