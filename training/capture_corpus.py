@@ -100,7 +100,10 @@ def _try(case: Case, plans: tuple[str, ...], timeout_sec: float, failed: dict[st
         target = Path(folder) / "case.py"
         target.write_text(_TARGET.format(case=case.to_dict()))
         try:
-            return capture_workload(f"{target}:workload", plans=plans, allow_cpu=False, timeout_sec=timeout_sec)
+            ranks = case.ranks if case.ranks > 1 else None
+            return capture_workload(
+                f"{target}:workload", plans=plans, allow_cpu=False, world_size=ranks, timeout_sec=timeout_sec
+            )
         except (CaptureError, ValueError) as error:
             failed["|".join(plans)] = " ".join(str(error).split())[:400]
             return None
