@@ -61,7 +61,7 @@ def advice(reasons: list[str], *, gave_up: bool, recompile_limit: int) -> list[s
 
 def _of_sizes(found: Varying, *, gave_up: bool, recompile_limit: int) -> list[str]:
     largest, sizes = found.sizes[-1], len(found.sizes)
-    pad = f"pad dimension {found.dim} of {found.name} to its largest size, {largest}: one graph, compiled once"
+    pad = f"pad dimension {found.dim} of {found.name} to the largest size there is, {largest} so far: one graph for all"
     if sizes <= _FEW_SIZES and not gave_up:
         return [f"{pad}; or drop the odd batch (drop_last=True)"]
     buckets = len({(size - 1).bit_length() for size in found.sizes})

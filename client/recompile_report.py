@@ -133,10 +133,12 @@ class RecompileReport:
         }
 
     def __str__(self) -> str:
-        compiles = f"{self.compiles} compiles of {len(self.frames)} frames, {self.recompiles} of them again"
+        frames = f"{len(self.frames)} function{'s' * (len(self.frames) != 1)}"
+        compiles = f"{self.compiles} compiles of {frames}, {self.recompiles} of them recompiles"
         lines = [f"{self.steps} steps; {compiles}; {self.compile_ms / 1000:.1f} s"]
         for each in self.frames:
-            lines.append(f"{each.frame}: compiled {each.compiles} times, {each.compile_ms / 1000:.1f} s")
+            compiles = f"{each.compiles} compile{'s' * (each.compiles != 1)}"
+            lines.append(f"{each.frame}: {compiles}, {each.compile_ms / 1000:.1f} s")
             lines.extend(f"  {count} x {reason}" for reason, count in each.reasons.most_common(_REASONS_SHOWN))
             if len(each.reasons) > _REASONS_SHOWN:
                 lines.append(f"  and {len(each.reasons) - _REASONS_SHOWN} other reasons")

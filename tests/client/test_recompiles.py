@@ -6,7 +6,11 @@ import gc
 import json
 import logging
 import pickle
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -80,7 +84,7 @@ def test_a_changing_batch_is_counted_and_its_sizes_named() -> None:
         "tensor 'x' size mismatch at index 0. expected 4, actual 6",  # the graph used last is asked first
     }
     assert frame.compile_ms > 0
-    assert report.advice[0] == "forward: pad dimension 0 of x to its largest size, 6: one graph, compiled once"
+    assert report.advice[0] == "forward: pad dimension 0 of x to the largest size there is, 6 so far: one graph for all"
     assert "mark_dynamic(x, 0)" in report.advice[1]
 
 
@@ -118,7 +122,7 @@ def test_dynamos_limit_is_told_with_the_step(caplog: pytest.LogCaptureFixture) -
     assert "runs eager from here on: it was compiled 3 times" in record.getMessage()
     assert "eager since step 4 for every size not compiled by then" in str(report)
     # The last guard failed for the fifth of the ten sizes; the others never reached the compiler.
-    assert report.advice[0].endswith("pad dimension 0 of x to its largest size, 5: one graph, compiled once")
+    assert report.advice[0].endswith("pad dimension 0 of x to the largest size there is, 5 so far: one graph for all")
 
 
 def test_dynamic_sizes_end_the_recompiles() -> None:
@@ -380,3 +384,16 @@ def test_limits_that_cannot_be_are_refused() -> None:
         RecompileWatch(capture_limit=-1)
     with pytest.raises(ValueError, match="must be 0 or more, got -2"):
         CaptureCap(-2)
+
+
+@pytest.mark.slow
+def test_the_example_shows_what_its_page_says() -> None:
+    """Twelve lengths as they come: eight compiles, eager since step 9, masks that stay; padded: one compile."""
+    script = Path(__file__).parents[2] / "examples" / "changing_batch.py"
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=240)
+    timeless = re.compile(r"\d+\.\d s|\(.*?changing_batch.py")
+    page = (Path(__file__).parents[2] / "docs" / "RECOMPILES.md").read_text()
+    assert timeless.sub("", ran.stdout).strip() in timeless.sub("", page)
+    assert "12 steps; 8 compiles of 1 function, 7 of them recompiles" in ran.stdout
+    assert "eager since step 9" in ran.stdout
+    assert "12 steps; 1 compile" in ran.stdout
