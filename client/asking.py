@@ -6,11 +6,12 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from peakcast.client.ask import predict
 from peakcast.client.circuit import Breaker, CircuitOpenError
-from peakcast.client.errors import AskError
+from peakcast.client.errors import AskError, ServerError, ServerUnreachableError
+from peakcast.client.metrics import CLIENT
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.models.prediction import Expectation, PlanPrediction, Prediction
@@ -23,6 +24,10 @@ _MOST_BYTES = 1 << 50
 
 class WrongAnswerError(AskError):
     """The answer has the form of a prediction, and cannot be one of this question."""
+
+
+class TimedOutError(AskError):
+    """The answer did not come in time."""
 
 
 class Asking:
@@ -53,15 +58,44 @@ class Asking:
             if self._server is None:
                 prediction = predict(spec, plans=plans, device=device, run=run, risk=self._risk)
             else:
-                prediction = self._breaker.ask(lambda: self._from_server(spec, plans, device, run))
-        except CircuitOpenError as error:
-            self.counts["not_asked"] += 1
-            raise AskError(str(error)) from None
+                prediction = self._from_server(spec, plans, device, run)
         except Exception as error:
-            self.counts["wrong" if isinstance(error, WrongAnswerError) else "failed"] += 1
+            reason = _failure(error)
+            self.counts[reason] += 1
+            CLIENT.observe_ask_failure(reason)
             raise error if isinstance(error, AskError) else AskError(f"{type(error).__name__}: {error}") from error
         self.counts["answered"] += 1
         return prediction
+
+    def while_it_answers(self, decide: Callable[[], T]) -> T:
+        """Return what `decide` returns, which asks; without even calling it while too many asks fail.
+
+        Raises:
+            AskError: if it is not called, or raises that itself.
+            Exception: whatever else it raises; that is no fault of the server.
+        """
+        if self._server is None:
+            return decide()
+
+        def attempt() -> tuple[T | None, Exception | None]:
+            try:
+                return decide(), None
+            except AskError:
+                raise
+            except Exception as error:  # noqa: BLE001  (raised again below)
+                return None, error
+
+        try:
+            result, error = self._breaker.ask(attempt)
+        except CircuitOpenError as open_circuit:
+            self.counts["circuit_open"] += 1
+            CLIENT.observe_ask_failure("circuit_open")
+            raise AskError(str(open_circuit)) from None
+        finally:
+            CLIENT.observe_circuit(self._breaker.state)
+        if error is not None:
+            raise error
+        return cast("T", result)
 
     def _from_server(
         self, spec: GraphSpec, plans: Sequence[str], device: DeviceSpec, run: RunSpec | None
@@ -81,6 +115,15 @@ class Asking:
         )
         check_answer(prediction, spec, plans)
         return prediction
+
+
+def _failure(error: Exception) -> str:
+    """Return the kind of a failed ask, by the names of the client's metrics."""
+    if isinstance(error, ServerError):
+        return "server_error"
+    if isinstance(error, ServerUnreachableError | TimedOutError):
+        return "unreachable"
+    return "bad_answer"
 
 
 def within(time_s: float, call: Callable[[], T]) -> T:
@@ -104,7 +147,7 @@ def within(time_s: float, call: Callable[[], T]) -> T:
     try:
         result, error = ended.get(timeout=time_s)
     except queue.Empty:
-        raise AskError(f"no answer within {time_s:g} s") from None
+        raise TimedOutError(f"no answer within {time_s:g} s") from None
     if error is not None:
         raise error
     return result  # type: ignore[no-any-return]

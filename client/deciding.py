@@ -84,6 +84,9 @@ class Decider:
             CaptureError: if it cannot be captured.
             AskError: if there is no answer to the question.
         """
+        return self._asking.while_it_answers(lambda: self._decide(call, ranks))
+
+    def _decide(self, call: Call, ranks: Ranks | None) -> Verdict:
         wanted, *others = self._plans
         try:
             question = _Question(self, call)
@@ -107,9 +110,9 @@ class Decider:
         """Capture a described step."""
         return self._spare.capture(described.packed, plans, timeout_s=self._policy.capture_time.total_seconds())
 
-    def answer(self, spec: GraphSpec, plans: Sequence[str], device: DeviceSpec) -> Prediction:
+    def answer(self, spec: GraphSpec, plans: Sequence[str], device: DeviceSpec, run: RunSpec | None) -> Prediction:
         """Ask about a captured step."""
-        return self._asking.ask(spec, plans, device, _run_now())
+        return self._asking.ask(spec, plans, device, run)
 
     def device(self, call: Call, spec: GraphSpec, plan: str) -> DeviceSpec:
         """Describe the card at this moment."""
@@ -134,6 +137,9 @@ class _Question:
         self._call = call
         self._described = call.described()
         self._answers: list[Prediction] = []
+        self._specs: list[GraphSpec] = []
+        self._device: DeviceSpec | None = None
+        self._run: RunSpec | None = None
         self._assumed: dict[str, None] = dict.fromkeys(self._described.assumptions)
         self._room_bytes = 0
         self._statics_bytes = 0
@@ -147,7 +153,10 @@ class _Question:
         asked_at_s = time.perf_counter()
         self._captured_s += asked_at_s - started_s
         device = self._decider.device(self._call, captured.spec, plans[0])
-        self._answers.append(self._decider.answer(captured.spec, plans, device))
+        self._run = _run_now()
+        self._answers.append(self._decider.answer(captured.spec, plans, device, self._run))
+        self._specs.append(captured.spec)
+        self._device = device
         self._asked_s += time.perf_counter() - asked_at_s
         self._room_bytes = available_bytes(device, _OVERHEAD_BYTES)
         self._statics_bytes = self._statics_bytes or _statics_bytes(captured.spec, plans[0])
@@ -189,6 +198,9 @@ class _Question:
             captured_s=self._captured_s,
             asked_s=self._asked_s,
             predictions=tuple(self._answers),
+            specs=tuple(self._specs),
+            device=self._device,
+            run=self._run,
         )
 
 

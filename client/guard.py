@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import EllipsisType
 from typing import Any, NoReturn, Self, TypeVar
 
 import torch
@@ -16,14 +17,19 @@ from peakcast.client import active_plan
 from peakcast.client.asking import Asking
 from peakcast.client.deciding import Call, Decider
 from peakcast.client.degrade import Degradation, DegradePolicy, OutOfMemory, StepFinished
+from peakcast.client.metrics import CLIENT
 from peakcast.client.plan_backend import PlanBackend
 from peakcast.client.plan_switch import PlanSwitch, possible_plans
 from peakcast.client.policy import Policy
 from peakcast.client.ranks import Ranks, adopted, easy_proposal
+from peakcast.client.recompile_report import RecompileReport
+from peakcast.client.recompiles import RecompileWatch
+from peakcast.client.reporting import Reports
 from peakcast.client.rescue import Rescue
 from peakcast.client.rng import RngState
 from peakcast.client.second_look import DoesNotFitError, RegionPeak, ended_by_second_look
-from peakcast.client.signature import Signature, signature_of
+from peakcast.client.signature import Signature, autocast_dtype, signature_of
+from peakcast.client.step_description import UnderAutocast
 from peakcast.client.verdict import Verdict, more_careful, next_smaller
 from peakcast.featurizer.plans import Plan
 from peakcast.featurizer.run import DeviceSpec
@@ -102,6 +108,9 @@ class Guard:
         self._step: Callable[[], Any] | None = None
         self._looked_bytes = 0
         self._warned: set[str] = set()
+        self._reports = Reports(server if self.policy.report else None, token=token)
+        self._watch = RecompileWatch(on_compile=CLIENT.observe_compile)
+        self._watch.__enter__()
         self._ranks = Ranks(self.policy.agree_time)
         self._degradation = Degradation(
             DegradePolicy(
@@ -122,12 +131,17 @@ class Guard:
         """Return the plan that the model runs under now."""
         return self._switch.plan
 
-    def step(self, step: Callable[[], T]) -> T:
-        """Run one whole training step, and return what it returns.
+    def step(self, step: Callable[[], T], *, described_by: Callable[[], Any] | EllipsisType | None = ...) -> T:
+        """Run one training step, and return what it returns.
 
-        `step` takes no argument: it calls the model, goes backward and steps the optimizer, on a batch that its closure
-        holds. If it runs out of memory, the model falls back to a plan that needs less, and the step is run once more
-        from the same state and random numbers.
+        If it runs out of memory, the model falls back to a plan that needs less, and the step is run once more from the
+        same state and random numbers.
+
+        Args:
+            step: takes no argument: it calls the model, goes backward and steps the optimizer, on a batch that its
+                closure holds.
+            described_by: a function that does the same and can be sent to another process, where `step` cannot; None:
+                there is none, so the standard loop around the model's call stands for it. Default: `step` itself.
 
         Raises:
             NothingFitsError: if no plan is predicted to fit, where the policy says to refuse.
@@ -136,8 +150,10 @@ class Guard:
         """
         busy, rescues = self._busy(), self.counts["rescues"]
         started_s = time.perf_counter()
-        with self.watching(step):
+        with self.watching(step if described_by is ... else described_by):
             result = self._rescue.run(step, signature=self._signature)
+        if self.counts["rescues"] > rescues:
+            CLIENT.observe_rescue("rescued")
         self._finished(
             StepFinished(
                 time.perf_counter() - started_s,
@@ -147,10 +163,16 @@ class Guard:
         )
         return result
 
+    def recompiles(self) -> RecompileReport:
+        """Return what was compiled until now, why, and what stayed alive."""
+        return self._watch.report()
+
     @contextlib.contextmanager
     def watching(self, step: Callable[[], Any] | None) -> Iterator[None]:
         """Know, for the time of the block, what whole step the calls of the model belong to, without running it."""
-        before, self._step = self._step, step
+        dtype = autocast_dtype()
+        before = self._step
+        self._step = step if step is None or dtype is None else UnderAutocast(step, dtype)
         try:
             yield
         finally:
@@ -161,6 +183,8 @@ class Guard:
         self._switch.close()
         self._rescue.close()
         self._decider.close()
+        self._watch.__exit__(None, None, None)
+        self._reports.close()
 
     def __enter__(self) -> Self:
         return self
@@ -205,6 +229,7 @@ class Guard:
             assert smaller is not None  # or the second look would have let it pass
             verdict = verdict.falling_to(smaller, told)
             self.counts["fall_backs"] += 1
+            CLIENT.observe_fall_back("second_look")
             self._verdicts[signature] = verdict
             self._adopt(verdict)
         raise AssertionError("the last plan is never ended")  # pragma: no cover
@@ -241,6 +266,7 @@ class Guard:
             self._warn_once("unknown", "no prediction, so %s runs as asked: %s", self.plans[0], _first_line(error))
             verdict = self._unknown(_first_line(error))
             return verdict if ranks is None else self._follow(verdict, ranks)
+        self._reports.decided(verdict)
         if verdict.action == "smallest":
             if self.policy.nothing_fits == "refuse":
                 self._refuse(verdict)
@@ -270,6 +296,7 @@ class Guard:
         degraded = self._degradation.plan
         plan = verdict.plan if degraded == "full" else more_careful(verdict.plan, degraded)
         self.counts["switches"] += plan != self.plan
+        self._reports.runs(verdict, plan)
         try:
             self._switch.to(plan)
         except Exception as error:  # noqa: BLE001  (a plan that cannot be put on must not stop the training)
@@ -286,6 +313,7 @@ class Guard:
         self._verdicts[self._signature] = verdict
         self.counts["fall_backs"] += 1
         self.counts["rescues"] += 1
+        self._reports.ran_out()
         self._degradation.observe(OutOfMemory(), time.monotonic())
         self._adopt(verdict)
         return True
@@ -295,10 +323,14 @@ class Guard:
         return self.counts["questions"] + self.counts["compiles"] + self.counts["switches"]
 
     def _finished(self, event: StepFinished) -> None:
+        self._watch.step()
+        self._reports.step(self._looked_bytes)
         action = self._degradation.observe(event, time.monotonic())
         if action.kind in ("keep", "confirm") or self.decision is None:
             return
         self.counts[action.kind] += 1
+        if action.kind == "degrade":
+            CLIENT.observe_fall_back("slow")
         _log.warning(
             "%s: %s",
             {"degrade": "one plan down", "revert": "back one plan down"}.get(action.kind, "one plan up"),
@@ -347,6 +379,10 @@ class _Elsewhere:
     def step(self, step: Callable[[], T]) -> T:
         """Run the step."""
         return step()
+
+    def recompiles(self) -> RecompileReport:
+        """Return what was compiled until now, why, and what stayed alive."""
+        return self._watch.report()
 
     @contextlib.contextmanager
     def watching(self, _: Any) -> Iterator[None]:

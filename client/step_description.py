@@ -39,6 +39,19 @@ class Described:
     is_whole_step: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class UnderAutocast:
+    """A step that is run inside an autocast, as it is where the step is sent from."""
+
+    step: Callable[[], Any]
+    dtype: torch.dtype
+
+    def __call__(self) -> Any:
+        """Run the step. On the capturing host "cuda" is there, or stands for what is."""
+        with torch.autocast("cuda", self.dtype):
+            return self.step()
+
+
 def describe(
     model: nn.Module,
     args: Sequence[Any],

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from peakcast.featurizer.run import DeviceSpec, RunSpec
+from peakcast.featurizer.spec import GraphSpec
 from peakcast.models.decision import plan_kind
 from peakcast.models.prediction import PlanPrediction, Prediction
 
@@ -29,7 +31,8 @@ class Verdict:
     """The plan that runs, and why.
 
     `required` maps plans to the upper bound of the bytes they require, as far as they were predicted; `assumptions`
-    says what was not known of the step; `asked_s` and `captured_s` are what the decision took.
+    says what was not known of the step; `asked_s` and `captured_s` are what the decision took. `specs`, `device` and
+    `run` are what was asked about.
     """
 
     plan: str
@@ -43,6 +46,13 @@ class Verdict:
     captured_s: float = 0.0
     asked_s: float = 0.0
     predictions: tuple[Prediction, ...] = ()
+    specs: tuple[GraphSpec, ...] = ()
+    device: DeviceSpec | None = None
+    run: RunSpec | None = None
+
+    def spec(self, plan: str) -> GraphSpec | None:
+        """Return the captured graph that has a trace of a plan."""
+        return next((spec for spec in self.specs if plan in spec.traces), None)
 
     def prediction(self, plan: str | None = None) -> PlanPrediction | None:
         """Return what was predicted for a plan, by default the one that runs."""

@@ -1,0 +1,179 @@
+"""`peakcast.guard` on real trainings, with a real service and real captures; on the CPU, for a card that is given."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import torch
+from guarded import Training, card, eager_losses
+from serving import Served, serving
+
+import peakcast
+from peakcast.client.guard import NothingFitsError
+from peakcast.client.policy import Policy
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+LARGE = card(80 << 30)
+# No context of CUDA fits on it, let alone a step.
+TINY = card(100 << 20)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    """Give a running service."""
+    with serving() as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_a_plan_that_fits_runs_as_asked_and_is_asked_about_once(service: Served) -> None:
+    """Losses are eager's, keys stay, smaller batches and evaluation ask nothing, a larger batch asks again."""
+    training = Training()
+    keys = list(training.model.state_dict())
+    policy = Policy(ask_time=timedelta(seconds=30), plans=("inductor", "eager"))
+    with peakcast.guard(training.model, training.optimizer, server=service.url, device=LARGE, policy=policy) as guard:
+        losses = training.losses(guard.step)
+        assert losses == pytest.approx(eager_losses(), rel=1e-5)
+        assert (guard.plan, guard.decision.action) == ("inductor", "compile")
+        assert guard.decision.assumptions == ()
+        assert list(training.model.state_dict()) == keys
+        assert (guard.counts["questions"], guard.counts["compiles"]) == (1, 1)
+        with torch.no_grad():
+            training.model(torch.zeros(8, 32))
+        guard.step(training.step_on(15))
+        assert guard.counts["questions"] == 1
+        guard.step(training.step_on(17))
+        assert guard.counts["questions"] == 2
+        first, second = guard._verdicts.values().__iter__(), guard.decision
+        assert next(first).graph_id != second.graph_id
+    assert "_compiled_call_impl" not in vars(training.model)
+
+
+def test_the_plan_that_fits_is_found_and_refusing_is_a_policy(caplog: pytest.LogCaptureFixture) -> None:
+    """Between the bounds of two plans the one that fits runs; below all, the smallest with a warning, or an error."""
+    training = Training(width=64)
+    policy = Policy(plans=("inductor", "inductor:budget=0.4", "eager"))
+    with peakcast.guard(training.model, training.optimizer, device=TINY, policy=policy) as guard:
+        with caplog.at_level(logging.WARNING, "peakcast"):
+            losses = training.losses(guard.step)
+        required = dict(guard.decision.required)
+        smallest = min(required, key=lambda plan: required[plan])
+        assert set(required) == set(policy.plans)
+        assert (guard.plan, guard.decision.action) == (smallest, "smallest")
+    assert len([record for record in caplog.records if "which requires least" in record.message]) == 1
+    again = Training(width=64)
+    assert losses == pytest.approx(again.losses(lambda step: step()), rel=1e-5)
+
+    # Context and libraries are taken off the card first: what is left for the step holds the smallest plan alone.
+    overhead_bytes = TINY.total_bytes - guard.decision.room_bytes
+    others = [size for plan, size in required.items() if plan != smallest]
+    assert min(others) > required[smallest]
+    just = card(overhead_bytes + required[smallest])
+    with peakcast.guard(again.model, again.optimizer, device=just, policy=policy) as guard:
+        guard.step(again.step_on(16))
+        assert guard.plan == smallest
+        assert guard.decision.action in {"compile", "fall_back"}
+        assert f"{smallest} needs at most" in guard.decision.reason
+
+    refusing = Policy(plans=policy.plans, nothing_fits="refuse")
+    with (
+        peakcast.guard(again.model, again.optimizer, device=TINY, policy=refusing) as guard,
+        pytest.raises(NothingFitsError, match="no plan fits in"),
+    ):
+        guard.step(again.step_on(16))
+
+
+def test_a_service_that_is_away_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The plan wanted runs, with one warning; after three failures in a row the service is left alone."""
+    training = Training()
+    policy = Policy(plans=("eager", "eager:checkpoint"))
+    guard = peakcast.guard(training.model, training.optimizer, server="http://127.0.0.1:9", device=TINY, policy=policy)
+    with guard, caplog.at_level(logging.WARNING, "peakcast"):
+        # Growing batches: each is a question of its own.
+        for batch in range(8, 13):
+            guard.step(training.step_on(batch))
+        assert (guard.plan, guard.decision.action) == ("eager", "unknown")
+        assert guard.counts["unknown"] == 5
+        assert guard._asking.counts == {"unreachable": 3, "circuit_open": 2}
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+
+
+def test_a_step_that_runs_out_of_memory_is_rescued_under_the_next_plan() -> None:
+    """The step runs again from the same state under the next plan, which is remembered; the losses are eager's."""
+    training = Training()
+    policy = Policy(plans=("eager", "eager:checkpoint"))
+    with peakcast.guard(training.model, training.optimizer, device=LARGE, policy=policy) as guard:
+        attempts: list[str] = []
+
+        def out_of_memory_in_eager(step: object) -> float:
+            def whole() -> float:
+                loss = step()  # type: ignore[operator]
+                return loss
+
+            handle = training.model.head.register_forward_hook(lambda *_: attempt())
+            try:
+                return guard.step(whole)
+            finally:
+                handle.remove()
+
+        def attempt() -> None:
+            attempts.append(guard.plan)
+            if guard.plan == "eager":
+                torch.empty(1 << 50)  # more than any host has: torch's own error
+
+        losses = training.losses(out_of_memory_in_eager)
+        assert attempts == ["eager", *["eager:checkpoint"] * 3]
+        assert losses == pytest.approx(eager_losses(), rel=1e-6)
+        assert guard.counts["rescues"] == 1
+        assert guard.decision.reason == "eager ran out of memory"
+
+
+def test_a_slow_step_goes_one_plan_down_and_quiet_brings_the_plan_back() -> None:
+    """A step over the limit degrades the full graph to hybrid; after the quiet period the full graph is tried."""
+    training = Training()
+    policy = Policy(
+        plans=("inductor", "hybrid"),
+        slow_step=timedelta(seconds=5),
+        quiet_period=timedelta(seconds=1),
+        second_look=False,
+    )
+    with peakcast.guard(training.model, training.optimizer, device=LARGE, policy=policy) as guard:
+        guard.step(training.step_on(16))
+        step = training.step_on(16)
+
+        def slow() -> float:
+            time.sleep(5.1)
+            return step()
+
+        guard.step(step)
+        assert guard.plan == "inductor"
+        guard.step(slow)
+        assert guard.plan == "hybrid"
+        guard.step(step)  # compiles the blocks: its time is not judged
+        time.sleep(1.1)
+        guard.step(step)
+        assert guard.plan == "inductor"
+        assert (guard.counts["degrade"], guard.counts["try"]) == (1, 1)
+
+
+def test_errors_of_the_step_pass_untouched() -> None:
+    """What the user's code raises is raised as it is, and the guard goes on afterwards."""
+    training = Training()
+    with peakcast.guard(
+        training.model, training.optimizer, device=LARGE, policy=Policy(plans=("eager",), warm_capture=False)
+    ) as guard:
+        with pytest.raises(ZeroDivisionError):
+            guard.step(lambda: 1 // 0)
+        assert guard.step(lambda: 7) == 7
+        assert guard.counts["questions"] == 0
