@@ -30,6 +30,8 @@ _IN_MEMORY: Final = 256
 # After a failure to send: doubled from the first to the longest.
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
+# Other processes are sending what is left; one of them may die over it.
+_OTHERS_PAUSE_S: Final = 2.0
 # How long a program that ends without `close` waits for what it still has.
 _AT_EXIT_S: Final = 2.0
 
@@ -151,21 +153,21 @@ class Reporter:
 
     def _run(self) -> None:
         pause_s, next_try_s = 0.0, 0.0
+        wait_s: float | None = None
         while self._deadline_s is None:
-            until_next_s = max(next_try_s - time.monotonic(), 0.0)
-            self._wake.wait(until_next_s if pause_s else None)
+            self._wake.wait(wait_s)
             self._wake.clear()
             self._write_down()
-            if time.monotonic() < next_try_s:
+            wait_s = next_try_s - time.monotonic()
+            if wait_s > 0:
                 continue
-            outcome = self._send()
-            if outcome is Outcome.LATER:
+            if self._send() is Outcome.LATER:
                 pause_s = min(max(pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-            elif self._left() and self._deadline_s is None:
-                pause_s = self._queue.lease_s  # another process is sending these; it may die over it
+                next_try_s = time.monotonic() + pause_s
+                wait_s = pause_s
             else:
                 pause_s = 0.0
-            next_try_s = time.monotonic() + pause_s
+                wait_s = _OTHERS_PAUSE_S if self._left() else None
         self._write_down()
         self._send()
 

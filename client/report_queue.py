@@ -65,7 +65,7 @@ class ReportQueue:
         clock_s: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
-        self.lease_s = lease_s
+        self._lease_s = lease_s
         self._max_reports = max_reports
         self._max_bytes = max_bytes
         self._clock_s = clock_s
@@ -90,12 +90,12 @@ class ReportQueue:
             row = db.execute(
                 "SELECT id, key, fields, graph_id, tries FROM reports "
                 "WHERE leased_until_s <= ? OR leased_until_s > ? ORDER BY tries, id LIMIT 1",
-                (now_s, now_s + self.lease_s),
+                (now_s, now_s + self._lease_s),
             ).fetchone()
             if row is None:
                 return None
             identity, key, fields, graph_id, tries = row
-            lease = (now_s + self.lease_s, identity)
+            lease = (now_s + self._lease_s, identity)
             db.execute("UPDATE reports SET tries = tries + 1, leased_until_s = ? WHERE id = ?", lease)
             return Waiting(key, fields, graph_id, tries)
 
