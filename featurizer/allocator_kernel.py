@@ -66,7 +66,10 @@ def _inner(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _R
 
 
 def _cached(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    compiled: Callable[_Parameters, _Result] = _njit(nogil=True, cache=True)(function)
+    try:
+        compiled: Callable[_Parameters, _Result] = _njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # neither this folder nor the user's cache can be written to
+        return _inner(function)
     return compiled
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Callable
 
 import anyio
 import orjson
 import structlog
 
+from peakcast.featurizer import compiled
 from peakcast.models.predictor import Predictor
 from peakcast.service.admission import Admission
 from peakcast.service.answers import Answers
@@ -72,6 +75,16 @@ class State:
         self.metrics.ready.set(1)
         self.metrics.model.labels(self.model_version).set(1)
         log.info("ready", model_version=self.model_version, warm_up_ms=round(reply["elapsed_ms"], 1))
+        self._speed_up()
+
+    def _speed_up(self) -> None:
+        """Do what makes later answers faster, while the first ones are given already."""
+        started = time.perf_counter()
+        is_compiled = compiled.load()
+        # What is there now stays: the collector need not walk through it again with every few requests.
+        gc.collect()
+        gc.freeze()
+        log.info("warm", is_compiled=is_compiled, elapsed_s=round(time.perf_counter() - started, 1))
 
     @property
     def answers(self) -> Answers:
