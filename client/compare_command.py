@@ -72,7 +72,7 @@ def compare_command(
         typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         return
     console = people_console()
-    console.print(comparison_table(rows, title=title))
+    console.print(comparison_table(rows, heading=title))
     if plot is not None:
         console.print(f"drawn: {plot} ({bytes_text(plot.stat().st_size)})", soft_wrap=True)
 

@@ -81,17 +81,19 @@ class PlanComparison:
         return {"plan": self.plan, "predicted": predicted, "measured": measured}
 
 
-def comparison_table(rows: Sequence[PlanComparison], *, title: str) -> Table:
+def comparison_table(rows: Sequence[PlanComparison], *, heading: str) -> Table:
     """Return the plans side by side: a row a quantity, measured, expected and the difference."""
-    table = Table(title=title)
+    table = Table(title=heading)
     table.add_column("")
     for row in rows:
         table.add_column(row.plan, justify="right")
     for quantity in PEAKS:
         cells = [_peak(row, quantity) for row in rows]
         table.add_row(f"{quantity.replace('_', ' ')} peak", *cells)
-    table.add_row("graph cache", *(_bytes(row.measured and row.measured.graph_cache_bytes) for row in rows))
-    table.add_row("CUDA graph pools", *(_bytes(row.measured and row.measured.graph_pool_bytes) for row in rows))
+    for title, name in (("graph cache", "graph_cache_bytes"), ("CUDA graph pools", "graph_pool_bytes")):
+        table.add_row(
+            title, *("-" if row.measured is None else bytes_text(getattr(row.measured, name)) for row in rows)
+        )
     table.add_row("pinned, an epoch", *(_growth(row.measured) for row in rows))
     table.add_row("step", *(_milliseconds(row.measured) for row in rows))
     failed = [f"{row.plan}: {row.measured.message}" for row in rows if row.measured and row.measured.message]
@@ -109,10 +111,6 @@ def _peak(row: PlanComparison, quantity: str) -> str:
         difference = f" ({100 * (expected / measured - 1):+.1f}%)" if measured else ""
         lines.append(f"predicted {bytes_text(expected)}{difference}")
     return "\n".join(lines) or "-"
-
-
-def _bytes(size_bytes: int | None) -> str:
-    return "-" if size_bytes is None else bytes_text(size_bytes)
 
 
 def _growth(measured: Measurement | None) -> str:

@@ -121,7 +121,7 @@ class ClientMetrics:
     def observe_peak(self, plan: str, *, expected_bytes: int, upper_bytes: int, measured_bytes: int) -> None:
         """Compare a measured peak with its prediction."""
         try:
-            compiler = parse_plan(plan).compiler
+            compiler: str = parse_plan(plan).compiler
         except ValueError:
             compiler = "other"
         if expected_bytes > 0:

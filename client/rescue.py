@@ -172,7 +172,7 @@ class Rescue:
             return 0
         model = self._recorder.model
         used = {parameter.device for parameter in model.parameters()} if model is not None else set()
-        devices = [device for device in used if device.type == "cuda"] or [None]
+        devices = [device for device in used if device.type == "cuda"] or [torch.device("cuda")]
         return sum(torch.cuda.memory_allocated(device) for device in devices)
 
 

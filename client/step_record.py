@@ -32,7 +32,7 @@ class TensorRecord:
         tensor = self._reference()
         if tensor is not None:
             # What torch asks of whoever dereferences a weak reference: its own TensorWeakRef does so.
-            tensor._fix_weakref()
+            tensor._fix_weakref()  # type: ignore[attr-defined]
         if self._copy is None:
             return tensor if tensor is not None and version(tensor) == self._version else None
         if tensor is None:

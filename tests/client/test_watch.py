@@ -65,6 +65,7 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
     assert "no such file" in ran.output
     script = tmp_path / "empty.py"
     script.write_text("")
-    ran = CliRunner().invoke(app, ["watch", "-o", str(tmp_path / "none" / "a.json"), str(script)])
+    arguments = ["watch", "-o", str(tmp_path / "none" / "a.json"), str(script)]
+    ran = CliRunner().invoke(app, arguments, env={"COLUMNS": "300"})
     assert ran.exit_code == 2
     assert "make it first" in ran.output
