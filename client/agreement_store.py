@@ -109,8 +109,10 @@ class _Exchange:
             self.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
     def _exchange(self, store: Any) -> Agreement:
-        count = store.add(f"peakcast/agree/calls/{self.rank}", 1) - 1
-        root = f"peakcast/agree/{count if self.sequence is None else f'step-{self.sequence}'}"
+        if self.sequence is None:
+            root = f"peakcast/agree/{store.add(f'peakcast/agree/calls/{self.rank}', 1) - 1}"
+        else:
+            root = f"peakcast/agree/step-{self.sequence}"
         seal = f"{root}/sealed"
         store.set(f"{root}/{self.rank}", self.proposal.to_bytes())
         found: bytes | None = None

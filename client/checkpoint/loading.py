@@ -26,7 +26,7 @@ class Restored:
 
     `plan`, `graph_id` and `eager_fallback_map` are those it was saved under; nothing is compiled by loading. `rng` is
     false where there was no random state for this rank: more ranks than then, or the caller did not want it. `kept`
-    are tensors of the model's compiled graphs that the checkpoint has not, left as they are.
+    are constants of the model's compiled graphs, left as they are.
     """
 
     plan: str
@@ -96,12 +96,15 @@ class _Plan:
     def __init__(self, manifest: Manifest, model: nn.Module, optimizer: Optimizer | None) -> None:
         self.manifest = manifest
         signature = manifest.graph_signature
-        named, own = tensors_of(model), graph_owned(model)
+        # A graph's constants are numbered as it was traced: those of another graph are not its own.
+        own = graph_owned(model)
+        self.kept = tuple(sorted(own))
+        named = {name: tensor for name, tensor in tensors_of(model).items() if name not in own}
         once = named_once(named)
-        self.kept = tuple(sorted(own - signature.tensors.keys()))
+        passed_over = own.union(signature.own)
         self.faults = Faults(
-            missing=tuple(name for name in named if name not in signature.tensors and name not in own),
-            unexpected=tuple(name for name in signature.tensors if name not in named and name not in signature.own),
+            missing=tuple(name for name in named if name not in signature.tensors),
+            unexpected=tuple(name for name in signature.tensors if name not in named and name not in passed_over),
             mismatched=(*_unlike(named, signature.tensors), *_tied_otherwise(named, signature.ids)),
         )
         self.tensors = {f"model/{name}": tensor for name, tensor in once.items() if name in signature.tensors}

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -20,12 +21,26 @@ from peakcast.client.checkpoint.tensors import dtype_of, spec_of
 _NOT_OPTIONS = frozenset({"params", "param_names"})
 
 
+def innermost(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer inside wrappers, such as accelerate's and Lightning's, which keep it as `optimizer`.
+
+    Raises:
+        ValueError: for one that shows no state of its own, since what it keeps lies on other ranks.
+    """
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    if isinstance(optimizer, ZeroRedundancyOptimizer):
+        raise ValueError("ZeroRedundancyOptimizer keeps its state out of reach; use fully_shard to spread it")  # noqa: TRY004
+    return optimizer
+
+
 def collect(optimizer: Optimizer, names: Mapping[int, str]) -> tuple[OptimizerSpec, dict[str, Tensor]]:
     """Return the optimizer's description, and its tensors by key. `names`: of parameters, by their `id()`.
 
     Raises:
         ValueError: for a parameter that is not the model's, or state that is neither a tensor nor a JSON value.
     """
+    optimizer = innermost(optimizer)
     tensors: dict[str, Tensor] = {}
     groups = []
     for at, group in enumerate(optimizer.param_groups):
@@ -61,6 +76,7 @@ def prepare(optimizer: Optimizer, spec: OptimizerSpec, names: Mapping[int, str])
 
     Tensors that the optimizer has already are filled in place, so that restoring needs no second copy of its state.
     """
+    optimizer = innermost(optimizer)
     pending = Pending(optimizer)
     faults = _group_faults(optimizer, spec, names)
     if faults:

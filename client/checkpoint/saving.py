@@ -61,10 +61,10 @@ def save(
 
     def draft() -> str:
         drafts.append(_Draft(model, optimizer, plan=plan, graph_id=graph_id, extra=extra))
-        return canonical_sha256(drafts[0].signature.model_dump())
+        return drafts[0].likeness()
 
     if len(set(ranks.everyone(draft))) > 1:
-        raise CheckpointError("the ranks hold models with different tensors; each needs a checkpoint of its own")
+        raise CheckpointError("the ranks hold different tensors, and one checkpoint would not hold them all")
     mine = drafts[0]
     folder = ranks.everyone(lambda: files.make_folder(path) if rank == 0 else "")[0]
     try:
@@ -101,6 +101,11 @@ class _Draft:
             self.optimizer, state = collect(optimizer, {id(tensor): name for name, tensor in once.items()})
             self.tensors |= state
         self.sharded = is_sharded(self.tensors)
+
+    def likeness(self) -> str:
+        """Return a hash of what every rank must have alike: of an optimizer that is spread over ranks they have not."""
+        optimizer = self.optimizer.model_dump() if self.optimizer else None
+        return canonical_sha256({"signature": self.signature.model_dump(), "optimizer": optimizer})
 
     def write(self, folder: Path, rank: int) -> RngSpec:
         """Write what is this rank's to write."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from small_nets import NETS, Gpt, Net, train
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -108,6 +109,13 @@ def refusals(path: Path, found: dict[str, Any]) -> None:
         save(path / "never", model, plan="eager")
     except CheckpointError as error:
         found["other models"] = str(error)
+    parallel = DistributedDataParallel(Gpt())
+    spread = ZeroRedundancyOptimizer(parallel.parameters(), torch.optim.AdamW, lr=1e-3)
+    train(NETS["gpt"], parallel, spread, 1)
+    try:
+        save(path / "never", parallel, spread, plan="eager")
+    except (CheckpointError, ValueError) as error:
+        found["spread optimizer"] = str(error)
     try:
         save(path / "never", Gpt(), plan="eager", extra=object() if rank == 1 else None)
     except (CheckpointError, ValueError) as error:

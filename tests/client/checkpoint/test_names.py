@@ -121,6 +121,10 @@ def test_constants_of_a_traced_graph_may_be_missing_on_either_side(tmp_path: Pat
     assert torch.equal(traced.linear.weight, plain.linear.weight)
     assert traced._tensor_constant0.tolist() == [1.0, 2.0]
     assert load(tmp_path / "traced", Shifted()).kept == ()
+    # Constants are numbered as a graph was traced: another graph's first is not this one's.
+    traced._tensor_constant0.fill_(7.0)
+    assert load(tmp_path / "traced", traced).kept == ("_tensor_constant0",)
+    assert traced._tensor_constant0.tolist() == [7.0, 7.0]
 
 
 def test_a_buffer_that_only_sounds_like_a_graphs_own_is_the_models() -> None:

@@ -105,8 +105,9 @@ def test_a_rank_that_refuses_stops_all(ranks: list[dict[str, Any]]) -> None:
 
 
 def test_a_rank_that_cannot_save_stops_all(ranks: list[dict[str, Any]]) -> None:
-    """Ranks with different models, and a rank with a fault of its own: no rank waits, nothing is written."""
+    """Different models, an optimizer spread over ranks, a fault on one rank: no rank waits, nothing is written."""
     assert ["different tensors" in found["other models"] for found in ranks] == [True, True]
+    assert ["ZeroRedundancyOptimizer" in found["spread optimizer"] for found in ranks] == [True, True]
     assert ranks[0]["one failed"].startswith("CheckpointError: rank 0 stops because of rank 1: ValueError: extra must")
     assert ranks[1]["one failed"].startswith("ValueError: extra must be a JSON value")
     assert [found["nothing written"] for found in ranks] == [True, True]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from small_nets import NETS, Mlp, train
 from typer.testing import CliRunner
 
@@ -123,6 +124,49 @@ def test_every_kind_of_number_comes_back_as_it_was(dtype: torch.dtype, tmp_path:
     load(tmp_path / "saved", other)
     for name, tensor in model.named_buffers():
         assert torch.equal(other.get_buffer(name).reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8))
+
+
+def test_a_wrapped_optimizer_is_the_one_inside(tmp_path: Path) -> None:
+    """Saved as accelerate wraps it, restored into the optimizer itself."""
+    accelerator = Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(*NETS["mlp"].make())
+    train(NETS["mlp"], model, optimizer, 1)
+    save(tmp_path / "saved", model, optimizer, plan="eager")
+    other, fresh = NETS["mlp"].make(seed=4)
+    load(tmp_path / "saved", other, fresh)
+    moments = [state["momentum_buffer"] for state in optimizer.optimizer.state.values()]
+    assert all(map(torch.equal, moments, (state["momentum_buffer"] for state in fresh.state.values())))
+    assert len(moments) == len(fresh.state) == 8
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_on_the_gpu_goes_on_as_it_was(tmp_path: Path) -> None:
+    """With the GPU's own random numbers for dropout; step counters stay on the CPU, and a CPU can take over."""
+    model, optimizer = NETS["mlp"].make()
+    model.cuda()
+    batches = [torch.randn(4, 24, device="cuda") for _ in range(4)]
+
+    def steps(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+        losses = []
+        for batch in batches:
+            loss = model(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    optimizer = torch.optim.AdamW(model.parameters())
+    steps(model, optimizer)
+    save(tmp_path / "saved", model, optimizer, plan="eager")
+    expected = steps(model, optimizer)
+    other = Mlp().cuda()
+    fresh = torch.optim.AdamW(other.parameters())
+    load(tmp_path / "saved", other, fresh)
+    assert {state["step"].device.type for state in fresh.state.values()} == {"cpu"}
+    assert steps(other, fresh) == expected
+    on_cpu = Mlp()
+    load(tmp_path / "saved", on_cpu, torch.optim.AdamW(on_cpu.parameters()), rng=False)
 
 
 def test_show_and_verify_tell_a_person_and_a_program(tmp_path: Path) -> None:
