@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -74,3 +78,19 @@ def test_bisection_finds_the_limit() -> None:
         high_bytes=400 * MIB,
     )
     assert found == pytest.approx(100 * MIB, rel=0.006)
+
+
+def test_timing_is_done_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes that time steps on one card wait for each other: their turns do not overlap."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    script = (
+        "import time\n"
+        "from peakcast.client.measure import in_turn\n"
+        "with in_turn():\n"
+        "    begin = time.monotonic(); time.sleep(0.5); print(begin, time.monotonic())\n"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    (first_begin, first_end), (second_begin, second_end) = sorted(
+        tuple(map(float, process.communicate(timeout=120)[0].split())) for process in both
+    )
+    assert first_begin < first_end <= second_begin < second_end
