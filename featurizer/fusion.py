@@ -15,8 +15,9 @@ import numpy as np
 
 from peakcast.featurizer.fusion_graph import CompiledGraph, segments
 from peakcast.featurizer.lifetimes import NEVER, Lifetimes, observed_lifetimes
+from peakcast.featurizer.memory_order import Buffer, Program
 from peakcast.featurizer.op_kinds import OpKind
-from peakcast.featurizer.trace import Trace
+from peakcast.featurizer.trace import Int32, Trace
 
 # inductor's realize_reads_threshold: a value with several readers that would make each read more buffers than this
 # gets a buffer of its own.
@@ -30,6 +31,9 @@ SIBLING_DISTANCE: Final = 64
 # Below this it does not matter which kernel writes a buffer.
 SIBLING_BYTES: Final = 1 << 20
 
+# Fewer kernels than this have one order.
+_SHORTEST_REORDERED: Final = 3
+
 _FUSES_WITH_SIBLINGS: Final = (OpKind.POINTWISE, OpKind.WINDOW)
 _WRITES_IN_PLACE: Final = (OpKind.POINTWISE, OpKind.REDUCTION, OpKind.SCATTER)
 
@@ -41,21 +45,24 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
         return observed
     born, died, reuses = observed.born.copy(), observed.died.copy(), observed.reuses.copy()
     graph = CompiledGraph(trace, ops)
+    time = np.arange(len(trace), dtype=np.int32)
     for first, end in segments(trace):
         returned = graph.returned_and_dropped(end)
         kernels, inlined = _lower(graph, first, end, returned)
         born[inlined] = NEVER
-        for kernel in _fuse_siblings(graph, kernels):
-            written = kernel.writes[0]
-            born[written] = kernel.node if born[written] != NEVER else NEVER
+        _fuse_siblings(graph, kernels)
+        _reorder(graph, kernels, first, end, returned, time)
+        written_at = {storage: kernel.node for kernel in kernels for storage in kernel.writes}
+        written = [storage for storage in written_at if born[storage] != NEVER]
+        born[written] = [written_at[storage] for storage in written]
         last_read = _last_reads(graph, kernels, first, end, returned)
         buffers = list(last_read)
         # A trace from a stranger may read what is not born yet.
         died[buffers] = np.maximum(list(last_read.values()), born[buffers])
-        for storage, taken in _takeovers(graph, kernels, last_read, first).items():
+        for storage, taken in _takeovers(graph, kernels, written_at, last_read, first).items():
             if born[taken] != NEVER:
                 reuses[storage] = taken
-    return Lifetimes(bytes=observed.bytes, role=observed.role, born=born, died=died, reuses=reuses)
+    return Lifetimes(bytes=observed.bytes, role=observed.role, born=born, died=died, reuses=reuses, time=time)
 
 
 @dataclass(slots=True)
@@ -76,6 +83,7 @@ class _Kernel:
     is_copy: bool
     expression: _Expression
     writes: list[int]
+    changes: list[int]  # storages made before that it writes to
     loops: list[tuple[int, set[int]]]  # elements gone through, buffers read: one loop, or one for each part of a `cat`
 
 
@@ -96,7 +104,9 @@ def _lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tu
                 inlined[storage] = expression
         else:
             loops = _loops(graph, node, kind, expression, inlined)
-            kernels.append(_Kernel(node, kind, graph.stems[node] == "clone", expression, writes, loops))
+            kernels.append(
+                _Kernel(node, kind, graph.stems[node] == "clone", expression, writes, graph.changed[node], loops)
+            )
     return kernels, list(inlined)
 
 
@@ -143,14 +153,10 @@ def _gets_buffer(
     return len(expression.reads) > most_reads or expression.op_count > INLINED_OPS
 
 
-def _fuse_siblings(graph: CompiledGraph, kernels: list[_Kernel]) -> list[_Kernel]:
-    """Move kernels to an earlier one of the same size that reads a buffer they read too, where all of theirs exist.
-
-    Returns the kernels that moved.
-    """
+def _fuse_siblings(graph: CompiledGraph, kernels: list[_Kernel]) -> None:
+    """Move kernels to an earlier one with as long a loop that reads a buffer they read, where all of theirs exist."""
     latest: dict[tuple[int, int], int] = {}  # (buffer read, elements) -> node of the latest kernel
     written_at: dict[int, int] = {}
-    moved = []
     for kernel in kernels:
         if kernel.kind in _FUSES_WITH_SIBLINGS and kernel.loops and graph.bytes[kernel.writes[0]] >= SIBLING_BYTES:
             elements, reads = kernel.loops[0]
@@ -160,10 +166,64 @@ def _fuse_siblings(graph: CompiledGraph, kernels: list[_Kernel]) -> list[_Kernel
             if sibling < kernel.node and exists and kernel.node - sibling <= SIBLING_DISTANCE:
                 kernel.node = sibling
                 written_at[kernel.writes[0]] = sibling
-                moved.append(kernel)
         for elements, reads in kernel.loops:
             latest.update(((storage, elements), kernel.node) for storage in reads)
-    return moved
+
+
+def _reorder(
+    graph: CompiledGraph, kernels: list[_Kernel], first: int, end: int, returned: set[int], time: Int32
+) -> None:
+    """Give the kernels the times at which inductor runs them, and note in `time` [N] which node runs when.
+
+    Kernels of one time are one. The times of a graph are those of its nodes, dealt out anew.
+    """
+    times = sorted({kernel.node for kernel in kernels})
+    if len(times) < _SHORTEST_REORDERED:
+        return
+    number = {node: index for index, node in enumerate(times)}
+    maker: dict[int, int] = {}
+    readers: dict[int, set[int]] = {}
+    changed: dict[
+        int, list[tuple[int, bool]]
+    ] = {}  # storages written in place -> their kernels, and whether they write
+    in_place = {storage for kernel in kernels for storage in kernel.changes}
+    for kernel in kernels:
+        index = number[kernel.node]
+        maker.update(dict.fromkeys(kernel.writes, index))
+        for storage in kernel.expression.reads:
+            readers.setdefault(storage, set()).add(index)
+        for storage in in_place.intersection((*kernel.expression.reads, *kernel.changes)):
+            changed.setdefault(storage, []).append((index, storage in kernel.changes))
+    buffers = []
+    for storage in maker.keys() | readers.keys():
+        dies = first <= graph.died[storage] < end and storage not in returned
+        made_at = maker.get(storage)
+        if made_at is not None or (dies and graph.is_donated[storage]):
+            read_at = readers.get(storage, set()) - {made_at}
+            buffers.append(Buffer(graph.bytes[storage], made_at, read_at, is_output=not dies))
+    order = Program(len(times), buffers, _in_turn(changed)).best_order()
+    place = {times[index]: times[position] for position, index in enumerate(order)}
+    time[list(place)] = list(place.values())
+    for kernel in kernels:
+        kernel.node = place[kernel.node]
+    kernels.sort(key=lambda kernel: kernel.node)
+
+
+def _in_turn(changed: dict[int, list[tuple[int, bool]]]) -> dict[int, set[int]]:
+    """Return what must have run before each kernel, so that each read of a changing buffer finds what it would."""
+    after: dict[int, set[int]] = {}
+    for accesses in changed.values():
+        written: int | None = None
+        since: set[int] = set()
+        for index, writes in accesses:
+            before = after.setdefault(index, set())
+            if written is not None:
+                before.add(written)
+            if writes:
+                before |= since
+                written, since = index, set()
+            since.add(index)
+    return after
 
 
 def _last_reads(
@@ -178,7 +238,9 @@ def _last_reads(
     return last
 
 
-def _takeovers(graph: CompiledGraph, kernels: list[_Kernel], last_read: dict[int, int], first: int) -> dict[int, int]:
+def _takeovers(
+    graph: CompiledGraph, kernels: list[_Kernel], born_at: dict[int, int], last_read: dict[int, int], first: int
+) -> dict[int, int]:
     """Return, for each buffer that a fused kernel writes in place, the dying one of the same size it takes over.
 
     A clone is there because its layout differs from what it reads: no element stays in its place.
@@ -188,12 +250,11 @@ def _takeovers(graph: CompiledGraph, kernels: list[_Kernel], last_read: dict[int
     for kernel in kernels:
         if kernel.kind not in _WRITES_IN_PLACE or kernel.is_copy or not kernel.writes:
             continue
-        written_at = graph.born[kernel.writes[0]]
         dying: dict[int, list[int]] = {}  # by bytes
         for storage in sorted(kernel.expression.reads - kernel.expression.displaced, reverse=True):
-            born = graph.born[storage]
+            born = born_at.get(storage, graph.born[storage])
             # Only older ones, so that no chain of takeovers bites its own tail, whatever a stranger's trace says.
-            may_go = born < written_at and (born >= first or graph.is_donated[storage])
+            may_go = born < kernel.node and (born >= first or graph.is_donated[storage])
             if may_go and last_read.get(storage) == kernel.node and storage not in gone:
                 dying.setdefault(graph.bytes[storage], []).append(storage)
         for written in kernel.writes:

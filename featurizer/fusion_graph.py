@@ -33,6 +33,10 @@ class CompiledGraph:
         self.is_view: list[bool] = is_view.tolist()  # only renames the one storage it reads
         self.inputs = _rows(trace.inputs)
         self.new = _rows(_allocated(trace))  # the storages that a node allocates
+        self.changed = [
+            [storage for storage in row if storage not in new] if not view else []
+            for row, new, view in zip(_rows(trace.outputs), self.new, self.is_view, strict=True)
+        ]  # the storages made before that a node writes to
         # By storage: how many nodes compute with it, and whether one needs it in memory. Views do neither.
         node, storage = _reads(trace, is_view)
         count = len(trace.storages)

@@ -48,7 +48,8 @@ class Lifetimes:
     after which it is freed (-1: outlives the step). `reuses[b]` is the buffer whose memory b takes over when it is
     born (NO_REUSE: its own); the memory is freed when the last of such a chain dies. Buffers beyond S are ones that no
     storage of the trace stands for, such as the zeros a compiled backward gets for unused outputs. `matmul` marks the
-    nodes that call cuBLAS where that differs from the operators' names.
+    nodes that call cuBLAS where that differs from the operators' names. `time` says which node's place each node takes
+    where they do not run in the order of the trace.
     """
 
     bytes: Int64  # [B]
@@ -57,6 +58,7 @@ class Lifetimes:
     died: Int32  # [B]
     reuses: Int32  # [B]
     matmul: NDArray[np.bool_] | None = None  # [N]
+    time: Int32 | None = None  # [N]
 
     def __len__(self) -> int:
         return len(self.bytes)

@@ -65,7 +65,7 @@ class Peak:
         for tensor, label in zip(self.alive.tolist(), self.label.tolist(), strict=True):
             if tensor in self.step.workspaces:
                 continue
-            node = int(self.step.node[label])
+            node = _maker(self.step, trace, label)
             line = int(trace.line[node]) if node != NO_NODE else -1
             found.append(
                 PeakTensor(
@@ -79,6 +79,12 @@ class Peak:
             if len(found) == TOP_TENSORS:
                 break
         return tuple(found)
+
+
+def _maker(step: StepEvents, trace: Trace, label: int) -> int:
+    """Return the node that makes a tensor. A compiled region may run it in another node's place."""
+    at = int(step.node[label])
+    return int(trace.storages.born[label]) if label < len(trace.storages) and at != NO_NODE else at
 
 
 def locate(step: StepEvents, lifetimes: Lifetimes, tensor: int, allocated_bytes: int) -> Peak:

@@ -90,6 +90,8 @@ def with_scratch(lifetimes: Lifetimes, trace: Trace, spec: GraphSpec, generation
     if not nodes:
         return lifetimes
     count, at = len(nodes), np.array(nodes, np.int32)
+    if lifetimes.time is not None:
+        at = lifetimes.time[at]
     return replace(
         lifetimes,
         bytes=np.append(lifetimes.bytes, sizes),
