@@ -172,6 +172,7 @@ def _in_order(chosen: list[Entry]) -> Iterator[Job]:
     fresh = sorted((one for one in chosen if one.name not in seed), key=_compile_seconds)
     known = [one for one in chosen if one.name in seed]
     yield from (Job(_largest(one), "eager", bisect=_is_bisected(one)) for one in fresh)
+    yield from _each_plan(fresh)
     for one in fresh:
         yield Job(_largest(one), "inductor", bisect=_is_bisected(one))
         yield Job(_small(one), "eager")
@@ -180,21 +181,38 @@ def _in_order(chosen: list[Entry]) -> Iterator[Job]:
     for place, one in enumerate(fresh):
         yield from _variants(place, one)
         yield Job(_largest(one), "inductor:budget=0.5")
-        if one.kind in _BLOCKY:
-            yield Job(_largest(one), "eager:checkpoint")
-            yield Job(_largest(one), "hybrid")
-        if place % 6 == 0:
-            yield Job(_largest(one), "inductor:reduce-overhead")
     for one in fresh:
         yield Job(_small(one), "inductor")
         yield from _both_precisions(one)
-    yield from (Job(_largest(one), "inductor:max-autotune") for one in fresh[:8])
     for place, one in enumerate(known):
         yield from _both_precisions(one)
         yield from _variants(place, one)
 
 
 _BLOCKY: Final = frozenset({"decoder", "encoder", "encoder-decoder", "lm", "vit", "mixer", "transformer", "audio"})
+
+
+# How many records of each further plan, with some more than what is wanted: models may have no blocks, or fail.
+_OF_EACH_PLAN: Final = {
+    "eager:checkpoint": 66,
+    "hybrid": 66,
+    "inductor:reduce-overhead": 66,
+    "inductor:budget": 110,
+    "inductor:max-autotune": 24,
+}
+_BUDGETS: Final = (0.5, 0.2, 0.8, 0.35)
+
+
+def _each_plan(fresh: list[Entry]) -> Iterator[Job]:
+    """Give each plan its records, from the models that compile fastest, a third of them bisected."""
+    blocky = [one for one in fresh if one.kind in _BLOCKY]
+    for plan, count in _OF_EACH_PLAN.items():
+        for place, one in enumerate((blocky if plan in ("eager:checkpoint", "hybrid") else fresh)[:count]):
+            name = f"{plan}={_BUDGETS[place % len(_BUDGETS)]}" if plan == "inductor:budget" else plan
+            yield Job(_largest(one), name, bisect=place % 3 == 0)
+    for place, one in enumerate(blocky[:48]):
+        yield Job(replace(_largest(one), trained="lora"), "eager" if place % 2 else "inductor")
+        yield Job(replace(_small(one), trained="head"), "eager")
 
 
 def _parity(one: Entry) -> int:

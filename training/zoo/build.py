@@ -13,6 +13,7 @@ from peakcast.featurizer.capture.autocast import cuda_autocast
 from peakcast.featurizer.capture.workload import Workload
 from peakcast.training.zoo.case import ACCUMULATION_STEPS, Case
 from peakcast.training.zoo.catalogue import entry
+from peakcast.training.zoo.trained import train_only
 
 _LEARNING_RATES = {"adamw": 1e-4, "sgd": 1e-3, "sgd_momentum": 1e-3, "adafactor": 1e-3}
 
@@ -32,13 +33,13 @@ def build(case: Case, *, place: Callable[[nn.Module], nn.Module] | None = None) 
     model.train(case.task == "training")
     if place is not None:
         model = place(model)
+    if case.trained != "all":
+        model = train_only(model, case.trained)
     if case.parallel != "none":
         from peakcast.training.zoo.parallel import spread
 
         model = spread(model, case.parallel)
-    optimizer = (
-        None if case.optimizer is None else make_optimizer(case.optimizer, case.implementation, model.parameters())
-    )
+    optimizer = None if case.optimizer is None else make_optimizer(case.optimizer, case.implementation, _trained(model))
     inputs, loss = known.feed(case.batch)
     dtype = None if case.autocast == "none" else torch.bfloat16
     whole = Workload(model=model, inputs=inputs, loss=loss, optimizer=optimizer, autocast=dtype)
@@ -47,6 +48,10 @@ def build(case: Case, *, place: Callable[[nn.Module], nn.Module] | None = None) 
     assert optimizer is not None
     step = _clipped(whole) if case.loop == "clip" else _accumulated(whole, known.feed(case.batch))
     return Workload(model=model, optimizer=optimizer, step=step)
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def make_optimizer(name: str, implementation: str | None, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

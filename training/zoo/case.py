@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, get_args
 Autocast = Literal["none", "bfloat16"]
 Task = Literal["training", "inference"]
 Loop = Literal["standard", "clip", "accumulate"]
+Trained = Literal["all", "head", "lora"]
 Parallel = Literal["none", "ddp", "ddp_view", "fsdp2", "fsdp2_keep", "fsdp2_bf16"]
 
 # Name in a case -> class name in the run specification.
@@ -17,6 +18,8 @@ IMPLEMENTATIONS: Final = ("foreach", "fused", "loop")
 ACCUMULATION_STEPS: Final = 2
 # As many as were measured.
 RANKS: Final = 2
+# Field -> what it usually says, and all it may say.
+_RARE: Final = {"trained": ("all", get_args(Trained)), "parallel": ("none", get_args(Parallel))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Case:
         optimizer: None exactly for inference.
         implementation: of the optimizer; None means "foreach", what PyTorch takes on a GPU unless asked otherwise.
         loop: the standard loop, gradient clipping before the step, or two micro-batches a step.
+        trained: all parameters, those of the last layer alone, or low-rank adapters (see `trained.py`).
         parallel: how the model is spread over two ranks (see `parallel.py`), each with a batch of its own.
 
     Raises:
@@ -42,6 +46,7 @@ class Case:
     optimizer: str | None = "adamw"
     implementation: str | None = None
     loop: Loop = "standard"
+    trained: Trained = "all"
     parallel: Parallel = "none"
 
     def __post_init__(self) -> None:
@@ -59,18 +64,19 @@ class Case:
             raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {self.implementation!r}")
         if self.loop != "standard" and self.task != "training":
             raise ValueError(f"loop {self.loop!r} needs a training case")
-        if self.parallel not in get_args(Parallel):
-            raise ValueError(f"parallel must be one of {', '.join(get_args(Parallel))}, got {self.parallel!r}")
-        if self.parallel != "none" and self.task != "training":
-            raise ValueError(f"parallel {self.parallel!r} needs a training case")
+        for name, (usual, allowed) in _RARE.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+            if value != usual and self.task != "training":
+                raise ValueError(f"{name} {value!r} needs a training case")
 
     @property
     def key(self) -> str:
         """Name the case in one string, the same in every process and version."""
         implementation = self.implementation or ("foreach" if self.task == "training" else "-")
         parts = (self.model, f"b{self.batch}", self.autocast, self.task, self.optimizer or "-", implementation)
-        spread = () if self.parallel == "none" else (self.parallel,)
-        return "|".join((*parts, self.loop, *spread))
+        return "|".join((*parts, self.loop, *self._rare().values()))
 
     @property
     def ranks(self) -> int:
@@ -79,8 +85,6 @@ class Case:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the fields as JSON values."""
-        # Left out where there is none, as in the records made before there was any.
-        spread = {} if self.parallel == "none" else {"parallel": self.parallel}
         return {
             "model": self.model,
             "batch": self.batch,
@@ -89,8 +93,12 @@ class Case:
             "optimizer": self.optimizer,
             "implementation": self.implementation,
             "loop": self.loop,
-            **spread,
+            **self._rare(),
         }
+
+    def _rare(self) -> dict[str, str]:
+        """Give the fields that are left out where they say the usual, as in records made before there were any."""
+        return {name: getattr(self, name) for name, (usual, _) in _RARE.items() if getattr(self, name) != usual}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Case:
