@@ -7,6 +7,7 @@ import gc
 import itertools
 import logging
 import statistics
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self
@@ -34,7 +35,8 @@ class RecompileWatch:
         live_bytes: tells the bytes alive at the end of a step; default: the CUDA allocator's, nothing without CUDA.
         recompile_limit: graphs of one frame after which Dynamo goes on eager, while the block runs; None: as it is.
         capture_limit: sizes of which CUDA graphs are captured, while the block runs; None: all.
-        collect: collect garbage after each compile: compiling leaves cycles, which hold tensors until then.
+        collect: collect garbage after compiles, for a tenth of the time at most, and at the end of steps that compiled:
+            compiling leaves cycles, which hold tensors until then.
         on_compile: told of each compile, and of a frame that reached the limit, at the end of the step.
 
     Raises:
@@ -65,6 +67,7 @@ class RecompileWatch:
         self._after: list[AfterCompile] = []
         self._slope = SlopeWatch()
         self._steps = self._captures = 0
+        self._next_collection_s = 0.0
 
     def __enter__(self) -> Self:
         recompile_limit, capture_limit = self._limits
@@ -170,5 +173,11 @@ class RecompileWatch:
         self._captures += told.callback_trigger is CallbackTrigger.CUDAGRAPH_RECORDING
 
     def _ended(self, told: Any) -> None:
-        if self._collect and told.callback_trigger is not CallbackTrigger.CUDAGRAPH_RECORDING:
+        if not self._collect or told.callback_trigger is CallbackTrigger.CUDAGRAPH_RECORDING:
+            return
+        began_s = time.perf_counter()
+        # A hundred small graphs one after another: a tenth of the time is enough for collecting.
+        if began_s >= self._next_collection_s:
             gc.collect()
+            ended_s = time.perf_counter()
+            self._next_collection_s = ended_s + 9 * (ended_s - began_s)

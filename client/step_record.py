@@ -63,15 +63,18 @@ class OptimizerRecord:
         """Say whether a step counter moved that is no tensor or was made since: an update counts itself first."""
         for parameter, entries in self._optimizer.state.items():
             before = self._entries.get(parameter, {}).get("step", 0)
+            now = entries.get("step", before)
+            if isinstance(now, torch.Tensor):
+                now = now.max().item()
             # A counter that was a tensor before has a version, which `put_back` looks at.
-            if not isinstance(before, TensorRecord) and float(entries.get("step", before)) != float(before):
+            if isinstance(before, int | float) and now != before:
                 return True
         return False
 
     def put_back(self) -> list[str]:
         """Put groups and state back, drop entries made since, and return the names of what is lost."""
         lost = []
-        for group, before in zip(self._optimizer.param_groups, self._groups, strict=True):
+        for group, before in zip(self._optimizer.param_groups, self._groups, strict=False):
             group.clear()
             group.update(before)
         state = self._optimizer.state
