@@ -60,11 +60,11 @@ def _record(line: str, where: str) -> Record:
     return record
 
 
-def write(corpus: Path, records: Iterable[Record]) -> None:
-    """Replace all records. The same records give the same bytes; a crash leaves the old file."""
+def write(corpus: Path, records: Iterable[Record], name: str = RECORDS) -> None:
+    """Replace all records of a file. The same records give the same bytes; a crash leaves the old file."""
     ordered = sorted(records, key=lambda record: str(record["key"]))
     text = "".join(json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n" for record in ordered)
-    _replace(corpus / RECORDS, lzma.compress(text.encode(), preset=9))
+    _replace(corpus / name, lzma.compress(text.encode(), preset=9))
 
 
 def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Commands on a corpus: `python -m peakcast.training.corpus_commands merge|capture|check|compare|card`."""
+"""Commands on a corpus: `python -m peakcast.training.corpus_commands merge|capture|replay|check|compare|card`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from peakcast.training import corpus as store
 from peakcast.training import journal
 from peakcast.training.capture_corpus import JOURNAL, attach, capture_all, unused_graphs, wanted
 from peakcast.training.data_card import data_card
+from peakcast.training.replay_corpus import graphs_in_use, merge_replays, replay_all, replay_jobs
 from peakcast.training.seed_records import read_seed
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
@@ -72,9 +73,38 @@ def capture(
             records = attach(store.read(corpus), corpus)
             store.write(corpus, records)
     (corpus / JOURNAL).unlink(missing_ok=True)
-    for file in unused_graphs(records, corpus):
+    for file in unused_graphs(graphs_in_use(corpus), corpus):
         file.unlink()
     typer.echo(f"{sum(1 for r in records if r.get('graph_id'))} of {len(records)} records have a graph")
+
+
+@app.command()
+def replay(
+    corpus: Corpus = DEFAULT,
+    count: Annotated[int, typer.Option(min=1, help="How many cases to draw, those replayed before among them.")] = 3000,
+    seed: Annotated[int, typer.Option(help="Another seed draws others.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Replays side by side, up to 3 GB each.")] = 2,
+    models: Annotated[str | None, typer.Option(help="Only these models, separated by commas.")] = None,
+    timeout_sec: Annotated[float, typer.Option(help="Give a case up after this long.")] = 600.0,
+) -> None:
+    """Make compiled labels without a GPU, by replay. Interrupt at will: the next run goes on."""
+    chosen = None if models is None else [name.strip() for name in models.split(",")]
+    jobs = replay_jobs(count, seed=seed, models=chosen)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("replaying", total=len(jobs))
+
+        def report(outcome: Mapping[str, Any]) -> None:
+            bar.advance(task)
+            state = outcome.get("error") or f"{outcome['kernels']} nodes in {outcome['seconds'][1]} s"
+            console.print(f"{outcome['key']}: {state}", markup=False, highlight=False)
+
+        try:
+            replay_all(corpus, jobs, workers=workers, timeout_sec=timeout_sec, report=report)
+        finally:
+            labels, failed = merge_replays(corpus)
+    typer.echo(f"{labels} replayed labels, {failed} of this run failed")
 
 
 @app.command()

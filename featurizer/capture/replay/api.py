@@ -48,6 +48,7 @@ def replay_workload(
     otherwise = answer["otherwise"]
     return Replayed(
         spec=GraphSpec.from_json(answer["spec"]),
+        undecided=tuple(answer["undecided"]),
         otherwise=None if otherwise is None else GraphSpec.from_json(otherwise),
         failed=answer["failed"],
     )

@@ -21,11 +21,12 @@ class Replayed:
     """What replay found.
 
     `spec` holds a trace for every plan: replayed where it could be (`Trace.replayed`), the ordinary one where not,
-    for a reason in `failed`. `otherwise` holds the plans with matrix products that inductor pads or not as a
-    benchmark on the card says, padded the less likely way; None where there are none.
+    for a reason in `failed`. `undecided` names the plans with matrix products that inductor pads or not as a benchmark
+    on the card says: `spec` has them the likely way, `otherwise` the other way, None where that was not tried.
     """
 
     spec: GraphSpec
+    undecided: tuple[str, ...] = ()
     otherwise: GraphSpec | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
 
@@ -74,7 +75,22 @@ class Session:
             failed_again: dict[str, str] = {}
             found, _ = self._record(factory, undecided, failed_again, reverse=True, progress=progress)
             otherwise = None if failed_again else found
-        return Replayed(spec, otherwise, failed)
+        return Replayed(spec, tuple(undecided), otherwise, failed)
+
+    def capture(self, factory: Callable[[], Workload], plans: Sequence[str]) -> GraphSpec:
+        """Capture by the ordinary way, in the same process. Raises as `capture_here` does."""
+        from peakcast.featurizer.capture.worker import capture_here
+
+        return capture_here(factory, plans, self._traced_on)
+
+    def forget(self) -> None:
+        """Drop what the compiler keeps of earlier cases."""
+        import torch
+
+        from peakcast.featurizer.capture.replay.source_lines import forget
+
+        torch._dynamo.reset()
+        forget()
 
     def _record(
         self,

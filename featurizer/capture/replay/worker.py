@@ -18,6 +18,7 @@ def serve(request: dict[str, Any]) -> bytes:
     found = session.replay(workload_factory(request), request["plans"], progress=_say)
     answer = {
         "spec": orjson.Fragment(found.spec.to_json()),
+        "undecided": found.undecided,
         "otherwise": None if found.otherwise is None else orjson.Fragment(found.otherwise.to_json()),
         "failed": dict(found.failed),
     }
