@@ -12,6 +12,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -85,6 +86,10 @@ class PeakReport:
         return fields
 
 
+def _without_lines(graph: GraphSpec) -> bytes:
+    return graph.redacted().to_json()
+
+
 class Reporter:
     """Send reports to one server. `report` takes microseconds; everything else is done by a thread of its own.
 
@@ -113,6 +118,7 @@ class Reporter:
         self._request_timeout_s = request_timeout_s
         self._warned: set[str] = set()
         self._closed = False
+        self._deadline_s: float | None = None
         self._start()
         atexit.register(self.close, _AT_EXIT_S)
 
@@ -146,7 +152,6 @@ class Reporter:
         self._pid = os.getpid()
         self._waiting: deque[PeakReport] = deque()
         self._wake = threading.Event()
-        self._deadline_s: float | None = None
         self._wake.set()  # an earlier process may have left something
         self._thread = threading.Thread(target=self._run, name="peakcast-report", daemon=True)
         self._thread.start()
@@ -180,9 +185,7 @@ class Reporter:
             try:
                 graph = report.graph
                 fields = orjson.dumps(report.to_fields())
-                dropped = self._queue.put(
-                    report.key, fields, graph.graph_id, lambda graph=graph: graph.redacted().to_json()
-                )
+                dropped = self._queue.put(report.key, fields, graph.graph_id, partial(_without_lines, graph))
             except Exception as error:  # noqa: BLE001 - a report is never worth a training
                 self._note("dropped", f"{self._queue.path}: {type(error).__name__}: {error}")
                 continue

@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 from peakcast.service.store.agreement import disagreement
 from peakcast.service.store.engine import create_engine, is_postgres, lock_until_commit, reading, told_as_unavailable
 from peakcast.service.store.errors import KeyConflictError, QuotaError, StoreError
-from peakcast.service.store.migrate import upgrade
 from peakcast.service.store.quota import Quota, Taken, refusal
 from peakcast.service.store.tables import ACCEPTED, QUARANTINED, Graph, Peak, Reporter
 
@@ -71,6 +70,9 @@ class PeakStore:
     @classmethod
     def open(cls, url: str, *, timeout_s: float = 5.0) -> PeakStore:
         """Open a store, creating or upgrading its tables."""
+        # alembic takes a third of the import of this module, and the service answers before its store is open.
+        from peakcast.service.store.migrate import upgrade
+
         try:
             engine = create_engine(url, timeout_s=timeout_s)
         except OSError as error:

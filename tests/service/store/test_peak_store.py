@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import sqlite3
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
+import psycopg
 import pytest
 from reported import GRAPH, ROOM, write_in_a_process
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from peakcast.featurizer.spec import GraphSpec
-from peakcast.service.store.errors import KeyConflictError, QuotaError
+from peakcast.service.store.engine import is_postgres
+from peakcast.service.store.errors import KeyConflictError, QuotaError, StoreUnavailableError
 from peakcast.service.store.peak_store import NewPeak, PeakStore
 from peakcast.service.store.quota import Quota
 from peakcast.service.store.tables import Graph, Peak, Reporter
@@ -138,4 +143,42 @@ def test_processes_that_start_at_once_share_a_store(store_url: str) -> None:
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     store = PeakStore.open(store_url)
     assert sorted(keys(store)) == sorted(f"process-{number}-{i}" for number in range(3) for i in range(15))
+    store.close()
+
+
+def test_a_database_that_was_restarted_is_met_by_new_connections(store: PeakStore, make_peak: Maker) -> None:
+    """After the server has closed every connection the next peak is taken as if nothing had been."""
+    store.add(make_peak(key="before-restart"), ROOM)
+    with store.engine.connect() as connection:
+        if not is_postgres(connection):
+            pytest.skip("SQLite has no server that could be restarted")
+    with psycopg.connect(store.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)) as other:
+        ended = other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ).fetchall()
+    assert ended
+    assert store.add(make_peak(key="after-restart"), ROOM).status == "accepted"
+    assert keys(store) == ["before-restart", "after-restart"]
+
+
+def test_a_store_that_is_not_there_is_said_to_be_away() -> None:
+    """A PostgreSQL that does not listen is unavailable at once, and the message holds no password."""
+    with pytest.raises(StoreUnavailableError) as away:
+        PeakStore.open("postgresql+psycopg://someone:secret@127.0.0.1:1/peaks", timeout_s=2)
+    assert "secret" not in str(away.value)
+
+
+def test_a_writer_that_holds_the_file_is_waited_for_in_bounds(tmp_path: Path, make_peak: Maker) -> None:
+    """While somebody else writes to SQLite a peak waits for its time-out, then is unavailable; reads go on."""
+    url = f"sqlite:///{tmp_path / 'peaks.db'}"
+    store = PeakStore.open(url, timeout_s=0.3)
+    store.add(make_peak(key="before-the-lock"), ROOM)
+    with contextlib.closing(sqlite3.connect(tmp_path / "peaks.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailableError, match="locked"):
+            store.add(make_peak(), ROOM)
+        assert store.graph(GRAPH.graph_id) is not None
+        other.execute("ROLLBACK")
+    assert store.add(make_peak(), ROOM).status == "accepted"
     store.close()
