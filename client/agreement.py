@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import orjson
+
+# The graph of a rank that could not capture its own: it is no other graph than anybody's.
+UNKNOWN_GRAPH: Final = "unknown"
 
 _GIB = 1 << 30
 _SHOWN_RANKS = 8
@@ -57,11 +60,14 @@ class Proposal:
 class Sealed:
     """What the ranks agreed on. `plan` is None where no plan fits on all of them.
 
-    `graph_id` is what most ranks compile; `strangers` are the (rank, graph_id) of those that compile something else,
-    `missing` the ranks that had not answered when this was sealed.
+    `least` is the plan, out of those that all of them named, that lacks least where it lacks most: what to run alike
+    where nothing fits but something must run. None where they name no plan in common. `graph_id` is what most ranks
+    compile; `strangers` are the (rank, graph_id) of those that compile something else, `missing` the ranks that had not
+    answered when this was sealed.
     """
 
     plan: str | None
+    least: str | None
     graph_id: str
     missing: tuple[int, ...]
     strangers: tuple[tuple[int, str], ...]
@@ -74,10 +80,17 @@ class Sealed:
     @classmethod
     def from_bytes(cls, text: bytes) -> Self:
         """Read a decision back; ValueError says what is wrong with it."""
-        names = {"plan": str | None, "graph_id": str, "missing": list, "strangers": list, "reason": str}
+        names = {
+            "plan": str | None,
+            "least": str | None,
+            "graph_id": str,
+            "missing": list,
+            "strangers": list,
+            "reason": str,
+        }
         found = _fields(text, names)
         strangers = tuple((int(rank), str(graph_id)) for rank, graph_id in found["strangers"])
-        return cls(found["plan"], found["graph_id"], tuple(found["missing"]), strangers, found["reason"])
+        return cls(**{**found, "missing": tuple(found["missing"]), "strangers": strangers})
 
 
 def merge(proposals: Mapping[int, Proposal], *, world_size: int) -> Sealed:
@@ -97,8 +110,9 @@ def merge(proposals: Mapping[int, Proposal], *, world_size: int) -> Sealed:
     present = dict(sorted(proposals.items()))
     missing = tuple(rank for rank in range(world_size) if rank not in present)
     # Of graphs equally common, that of the lowest rank: a Counter keeps the order of first sight.
-    graph_id = Counter(proposal.graph_id for proposal in present.values()).most_common(1)[0][0]
-    strangers = tuple((rank, each.graph_id) for rank, each in present.items() if each.graph_id != graph_id)
+    known = {rank: each.graph_id for rank, each in present.items() if each.graph_id != UNKNOWN_GRAPH}
+    graph_id = Counter(known.values()).most_common(1)[0][0] if known else UNKNOWN_GRAPH
+    strangers = tuple((rank, other) for rank, other in known.items() if other != graph_id)
     common = _common(list(present.values()))
     if not common:
         plan = None
@@ -107,7 +121,7 @@ def merge(proposals: Mapping[int, Proposal], *, world_size: int) -> Sealed:
     else:
         plan = common[0]
     reason = _reason(plan, present, missing, strangers)
-    return Sealed(plan, graph_id, missing, strangers, reason)
+    return Sealed(plan, _least(list(present.values())), graph_id, missing, strangers, reason)
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -128,6 +142,22 @@ def _common(proposals: Sequence[Proposal]) -> list[str]:
 
 def _largest_need_bytes(plan: str, proposals: Sequence[Proposal]) -> int:
     return max(need.required_upper_bytes for each in proposals for need in each.needs if need.plan == plan)
+
+
+def _least(proposals: Sequence[Proposal]) -> str | None:
+    """Return the plan that all ranks name and that lacks least where it lacks most, whether it fits or not."""
+    named = [need.plan for need in proposals[0].needs]
+    shared = [plan for plan in named if all(plan in {need.plan for need in each.needs} for each in proposals)]
+    lacks_bytes = {
+        plan: max(
+            need.required_upper_bytes - each.free_bytes
+            for each in proposals
+            for need in each.needs
+            if need.plan == plan
+        )
+        for plan in shared
+    }
+    return min(shared, key=lambda plan: (lacks_bytes[plan], plan)) if shared else None
 
 
 def _reason(

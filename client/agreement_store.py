@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import Store, _get_default_store
 
-from peakcast.client.agreement import Proposal, Sealed, merge, name_ranks
+from peakcast.client.agreement import UNKNOWN_GRAPH, Proposal, Sealed, merge, name_ranks
 
 # Beyond the time-out, for the last reads and the seal. A store that has not answered by then is taken for dead.
 _GRACE: Final = timedelta(seconds=2)
@@ -35,9 +35,11 @@ class Agreement:
     `how`: `sealed` - agreed while this rank was there; `late` - it came after the seal and adopts it; `alone` - the
     store did not answer, and the rank takes the plan that needs least of those that fit on it. `fits_here` is false
     where the plan adopted is not among those that fit on this rank; None as plan (nothing fits everywhere) never fits.
+    `least` is what to run alike then, where something must run: `Sealed` says which.
     """
 
     plan: str | None
+    least: str | None
     how: Literal["sealed", "late", "alone"]
     fits_here: bool
     missing: tuple[int, ...]
@@ -144,10 +146,11 @@ class _Exchange:
     def _adopt(self, sealed: Sealed) -> Agreement:
         late = self.rank in sealed.missing
         strangers = dict(sealed.strangers)
-        if late and self.proposal.graph_id != sealed.graph_id:
+        if late and self.proposal.graph_id not in {sealed.graph_id, UNKNOWN_GRAPH}:
             strangers[self.rank] = self.proposal.graph_id
         return Agreement(
             plan=sealed.plan,
+            least=sealed.least,
             how="late" if late else "sealed",
             fits_here=sealed.plan in {need.plan for need in self.proposal.fitting()},
             missing=tuple(rank for rank in sealed.missing if rank != self.rank),
@@ -157,9 +160,9 @@ class _Exchange:
 
 
 def _alone(proposal: Proposal, failure: str) -> Agreement:
-    plan = proposal.leanest()
+    plan, least = proposal.leanest(), merge({0: proposal}, world_size=1).least
     reason = f"the store of the process group does not answer ({failure})"
-    return Agreement(plan, "alone", fits_here=plan is not None, missing=(), strangers=(), reason=reason)
+    return Agreement(plan, least, "alone", fits_here=plan is not None, missing=(), strangers=(), reason=reason)
 
 
 def _warning(agreement: Agreement, rank: int) -> str:

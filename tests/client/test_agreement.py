@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from peakcast.client.agreement import Need, Proposal, Sealed, merge, name_ranks
+from peakcast.client.agreement import UNKNOWN_GRAPH, Need, Proposal, Sealed, merge, name_ranks
 from peakcast.client.agreement_store import Agreement, AgreementWarning, agree
 
 PLANS = ("inductor", "inductor:budget=0.5", "hybrid", "eager", "eager:checkpoint")
@@ -75,6 +75,22 @@ def test_the_graph_of_most_ranks_is_the_graph() -> None:
     assert (sealed.graph_id, sealed.strangers) == ("a" * 64, ((0, "b" * 64),))
     assert f"rank 0 compiles another graph, {'b' * 12}" in sealed.reason
     assert merge({0: b, 1: a}, world_size=2).strangers == ((1, "a" * 64),)
+
+
+def test_a_rank_that_does_not_know_its_graph_is_no_stranger() -> None:
+    """Two of three ranks could not capture: the third's graph is the graph, and nobody is named."""
+    unknown, known = proposal(graph_id=UNKNOWN_GRAPH), proposal(graph_id="b" * 64)
+    sealed = merge({0: unknown, 1: unknown, 2: known}, world_size=3)
+    assert (sealed.graph_id, sealed.strangers) == ("b" * 64, ())
+    assert merge({0: unknown}, world_size=1).graph_id == UNKNOWN_GRAPH
+
+
+def test_where_nothing_fits_the_plan_that_lacks_least_is_named() -> None:
+    """Inductor lacks 1 GiB on rank 0 and 4 on rank 1, eager 2 and 3; hybrid lacks nothing, but only rank 0 knows it."""
+    first, second = proposal(free_gib=8, inductor=9, eager=10, hybrid=1), proposal(free_gib=4, inductor=8, eager=7)
+    sealed = merge({0: first, 1: second}, world_size=2)
+    assert (sealed.plan, sealed.least) == (None, "eager")
+    assert merge({0: proposal(hybrid=1), 1: proposal(eager=1)}, world_size=2).least is None
 
 
 def test_the_fit_of_a_rank_with_another_graph_counts() -> None:

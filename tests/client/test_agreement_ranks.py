@@ -120,6 +120,7 @@ def test_nothing_runs_where_one_rank_fits_nothing(alive: Answers) -> None:
     """A rank with 100 bytes free makes all ranks refuse, and is named."""
     assert _all(alive, "nothing fits", "plan") == [None] * 4
     assert _all(alive, "nothing fits", "fits_here") == [False] * 4
+    assert _all(alive, "nothing fits", "least") == ["eager:checkpoint"] * 4
     assert all("does not fit on rank 3" in reason for reason in _all(alive, "nothing fits", "reason"))
 
 
