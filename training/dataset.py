@@ -332,8 +332,8 @@ def assemble(rows: Sequence[tuple[Record, Example, int]], data_sha256: str) -> D
 
 
 def _architecture(record: Record, example: Example) -> str:
-    """Return the record's architecture. A stranger's word for it counts for nothing: the operators tell."""
-    if origin_of(record) != REPORTED:
+    """Return the record's architecture; where a report names none, its operators tell."""
+    if origin_of(record) != REPORTED or record.get("architecture"):
         return str(record["architecture"])
     return f"ops-{hashlib.sha256(' '.join(_signature(example)[2:]).encode()).hexdigest()[:12]}"
 

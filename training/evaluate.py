@@ -17,7 +17,7 @@ from peakcast.training.dataset import Dataset
 from peakcast.training.finished import Finished, Step
 from peakcast.training.fit import fit_pair
 from peakcast.training.fit_settings import FitSettings
-from peakcast.training.importance import node_shares, tree_shares
+from peakcast.training.importance import node_shares, tree_parts, tree_shares
 
 # The rule of thumb of training with Adam: weights, gradients and two moments.
 WEIGHTS_RULE = 4
@@ -243,6 +243,7 @@ def summary(held: HeldOut, frozen: HeldOut | None = None) -> dict[str, Any]:
         "tail_bounds": int(sum(held.extended_P)),
         "confidence": dict(zip(names.tolist(), counts.tolist(), strict=True)),
         "tree_shares": dict(held.tree_shares),
+        "tree_parts": tree_parts(held.tree_shares),
         "node_shares": dict(held.node_shares),
         "rows": [asdict(row) for row in table(held)],
         "worst": [asdict(record) for record in worst(held)],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,27 @@ from peakcast.models.predictor import Predictor
 
 # The twelve numbers of a node: rank and two log sizes, the 8-dim op embedding, placement.
 NODE_PARTS = {"shape": slice(0, 3), "op": slice(3, 11), "placement": slice(11, 12)}
+
+
+# What the columns of the trees tell, the first that fits: kinds of operators, where things lie, when they live and under
+# which plan, and the rest, which are sizes.
+_TREE_PARTS = {
+    "op": re.compile(r".*_(nodes_share|born_share|scratch_share|scratch_log2_mib|overshoot_share|overshoot_log2_mib)"),
+    "placement": re.compile(r"traced_on_cpu|device_capability|log2_world_size|expandable_segments"),
+    "time and plan": re.compile(
+        r"peak_.*|watermark_.*|.*_alive_share|plan=.*|is_.*|uses_.*|budget|optimizer_.*|implementation_.*|training"
+        r"|accumulates|autocast_half|torch_version|quantity|saved_per_parameter|prior_over_steady|lstm_.*"
+    ),
+}
+
+
+def tree_parts(shares: Mapping[str, float]) -> dict[str, float]:
+    """Return the features' shares summed over what they tell: shape (sizes), op, placement, time and plan."""
+    parts = dict.fromkeys(("shape", "op", "placement", "time and plan"), 0.0)
+    for name, share in shares.items():
+        part = next((part for part, pattern in _TREE_PARTS.items() if pattern.fullmatch(name)), "shape")
+        parts[part] += share
+    return parts
 
 
 def tree_shares(predictor: Predictor, examples: Sequence[Example]) -> dict[str, float]:

@@ -76,7 +76,7 @@ def suggest(trial: optuna.Trial, base: FitSettings) -> FitSettings:
         feature_fraction=trial.suggest_float("feature_fraction", 0.2, 1.0),
         lambda_l2=trial.suggest_float("lambda_l2", 0.1, 30.0, log=True),
     )
-    return replace(base, rounds=trial.suggest_int("rounds", 60, 480, step=30), sequence=sequence, trees=trees)
+    return replace(base, rounds=trial.suggest_int("rounds", 60, 480, step=10), sequence=sequence, trees=trees)
 
 
 def usual(base: FitSettings) -> dict[str, Any]:

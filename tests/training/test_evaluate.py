@@ -93,7 +93,9 @@ def test_report_is_written(tmp_path: Path, held: HeldOut) -> None:
     write_report(held, found, tmp_path)
     text = (tmp_path / "ACCURACY.md").read_text()
     assert "| eager, training | steady_allocated | 8 | 2.00 % | 2.00 % |" in text
-    assert "| op | 0.75 |" in text
+    assert "| op | 0.75 | 0.00 | 0.31 |" in text
+    assert (tmp_path / "importance.png").read_bytes().startswith(b"\x89PNG")
+    assert "## The frozen test split" in text
     assert "nan" not in text
     assert orjson.loads((tmp_path / "accuracy.json").read_bytes()) == orjson.loads(orjson.dumps(found))
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")

@@ -126,7 +126,7 @@ def test_reports_and_replays_are_fitted_on_and_never_judged_by(place: Path) -> N
 
 def test_a_reported_frozen_graph_is_known_by_its_operators(place: Path) -> None:
     """A stranger's run of a frozen architecture has no name, and is held out all the same."""
-    write_corpus(place / "export", FROZEN[:1], source="reported", reporter="lab")
+    write_corpus(place / "export", FROZEN[:1], source="reported", reporter="lab", architecture=None)
     data = load_datasets([Path("corpus"), Path("export")], jobs=1)
     assert FROZEN[0] in {a for a, o in zip(data.architectures, data.origins, strict=True) if o == "reported"}
     assert "reported" not in split_frozen(data)[0].origins

@@ -25,7 +25,7 @@ from peakcast.training.engines import EngineError, running_on
 from peakcast.training.fit_settings import FitSettings, SequenceSettings, read_settings
 from peakcast.training.search import Found, SearchError, SearchPlan, out_of_fold_error, search
 
-BASE = FitSettings(inner_folds=2, rounds=20, spread_rounds=4, sequence=SequenceSettings(epochs=1, hidden=4, head=4))
+BASE = FitSettings(inner_folds=2, rounds=10, spread_rounds=4, sequence=SequenceSettings(epochs=1, hidden=4, head=4))
 
 
 def small(trial: optuna.Trial, base: FitSettings) -> FitSettings:
@@ -36,8 +36,8 @@ def small(trial: optuna.Trial, base: FitSettings) -> FitSettings:
 
 @pytest.fixture(scope="module")
 def data() -> Dataset:
-    """Return made-up records of 12 architectures."""
-    return make_dataset(12, 6)
+    """Return made-up records of 24 architectures."""
+    return make_dataset(24, 4)
 
 
 def run(data: Dataset, study: Path, trials: int = 6, jobs: int = 1) -> Found:
@@ -52,7 +52,7 @@ def whole(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 def test_finds_better_than_the_usual(whole: Found) -> None:
-    """Twenty small trees are too few for these records: the best of six trials is better, and is one that was tried."""
+    """Ten small trees are too few for these records: the best of six trials is better, and is one that was tried."""
     assert whole.trials == 6
     assert whole.error < whole.usual_error
     assert (whole.settings.rounds, whole.settings.trees) != (BASE.rounds, BASE.trees)
@@ -97,7 +97,7 @@ def cluster() -> Iterator[Any]:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_dask_with_a_worker_killed_finds_the_same(data: Dataset, whole: Found, tmp_path: Path, cluster: Any) -> None:
-    """A worker is killed by SIGKILL while it fits: its work runs again elsewhere, and nothing of the outcome changes."""
+    """A worker is killed by SIGKILL while it fits: its work runs again elsewhere, and the outcome is the same."""
     from distributed import Client
 
     killed: list[int] = []
