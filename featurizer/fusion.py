@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from peakcast.featurizer.buffer_pool import BufferPool
 from peakcast.featurizer.fusion_graph import CompiledGraph, segments
 from peakcast.featurizer.lifetimes import NEVER, Lifetimes, observed_lifetimes
 from peakcast.featurizer.memory_order import Buffer, Program
@@ -31,8 +32,8 @@ SIBLING_DISTANCE: Final = 64
 # Below this it does not matter which kernel writes a buffer.
 SIBLING_BYTES: Final = 1 << 20
 
-# Fewer kernels than this have one order.
-_SHORTEST_REORDERED: Final = 3
+# Library calls that write to a buffer which they are given.
+_WITH_OUT: Final = frozenset({"_int_mm", "_scaled_mm", "addmm", "baddbmm", "bmm", "mm"})
 
 _FUSES_WITH_SIBLINGS: Final = (OpKind.POINTWISE, OpKind.WINDOW)
 _WRITES_IN_PLACE: Final = (OpKind.POINTWISE, OpKind.REDUCTION, OpKind.SCATTER)
@@ -51,7 +52,7 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
         kernels, inlined = _lower(graph, first, end, returned)
         born[inlined] = NEVER
         _fuse_siblings(graph, kernels)
-        _reorder(graph, kernels, first, end, returned, time)
+        live_bytes = _reorder(graph, kernels, first, end, returned, time)
         written_at = {storage: kernel.node for kernel in kernels for storage in kernel.writes}
         written = [storage for storage in written_at if born[storage] != NEVER]
         born[written] = [written_at[storage] for storage in written]
@@ -59,9 +60,11 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
         buffers = list(last_read)
         # A trace from a stranger may read what is not born yet.
         died[buffers] = np.maximum(list(last_read.values()), born[buffers])
-        for storage, taken in _takeovers(graph, kernels, written_at, last_read, first).items():
-            if born[taken] != NEVER:
-                reuses[storage] = taken
+        taken = _takeovers(graph, kernels, written_at, last_read, first)
+        _pool(graph, kernels, last_read, taken, live_bytes)
+        for storage, other in taken.items():
+            if born[other] != NEVER:
+                reuses[storage] = other
     return Lifetimes(bytes=observed.bytes, role=observed.role, born=born, died=died, reuses=reuses, time=time)
 
 
@@ -84,6 +87,7 @@ class _Kernel:
     expression: _Expression
     writes: list[int]
     changes: list[int]  # storages made before that it writes to
+    allocates_itself: bool  # a library call without `out=`
     loops: list[tuple[int, set[int]]]  # elements gone through, buffers read: one loop, or one for each part of a `cat`
 
 
@@ -104,8 +108,9 @@ def _lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tu
                 inlined[storage] = expression
         else:
             loops = _loops(graph, node, kind, expression, inlined)
+            own = kind is OpKind.EXTERN and graph.stems[node] not in _WITH_OUT
             kernels.append(
-                _Kernel(node, kind, graph.stems[node] == "clone", expression, writes, graph.changed[node], loops)
+                _Kernel(node, kind, graph.stems[node] == "clone", expression, writes, graph.changed[node], own, loops)
             )
     return kernels, list(inlined)
 
@@ -172,14 +177,13 @@ def _fuse_siblings(graph: CompiledGraph, kernels: list[_Kernel]) -> None:
 
 def _reorder(
     graph: CompiledGraph, kernels: list[_Kernel], first: int, end: int, returned: set[int], time: Int32
-) -> None:
+) -> list[int]:
     """Give the kernels the times at which inductor runs them, and note in `time` [N] which node runs when.
 
-    Kernels of one time are one. The times of a graph are those of its nodes, dealt out anew.
+    Kernels of one time are one. The times of a graph are those of its nodes, dealt out anew. Returns what inductor
+    estimates to live at each of them.
     """
     times = sorted({kernel.node for kernel in kernels})
-    if len(times) < _SHORTEST_REORDERED:
-        return
     number = {node: index for index, node in enumerate(times)}
     maker: dict[int, int] = {}
     readers: dict[int, set[int]] = {}
@@ -201,12 +205,47 @@ def _reorder(
         if made_at is not None or (dies and graph.is_donated[storage]):
             read_at = readers.get(storage, set()) - {made_at}
             buffers.append(Buffer(graph.bytes[storage], made_at, read_at, is_output=not dies))
-    order = Program(len(times), buffers, _in_turn(changed)).best_order()
+    program = Program(len(times), buffers, _in_turn(changed))
+    order = program.best_order()
     place = {times[index]: times[position] for position, index in enumerate(order)}
     time[list(place)] = list(place.values())
     for kernel in kernels:
         kernel.node = place[kernel.node]
     kernels.sort(key=lambda kernel: kernel.node)
+    return program.live_bytes(order)
+
+
+def _pool(
+    graph: CompiledGraph,
+    kernels: list[_Kernel],
+    last_read: dict[int, int],
+    taken: dict[int, int],
+    live_bytes: list[int],
+) -> None:
+    """Add to `taken` the freed buffers of the graph that later ones of the same size and type take over."""
+    pool = BufferPool(live_bytes)
+    passed_on = set(taken.values())
+    dying: dict[int, list[int]] = {}
+    for kernel in kernels:
+        for storage in kernel.writes:
+            if storage in last_read and storage not in passed_on:
+                dying.setdefault(last_read[storage], []).append(storage)
+    times = sorted({kernel.node for kernel in kernels})
+    by_time: dict[int, list[_Kernel]] = {}
+    for kernel in kernels:
+        by_time.setdefault(kernel.node, []).append(kernel)
+    for step, at in enumerate(times):
+        for kernel in by_time[at]:
+            if kernel.allocates_itself:
+                continue
+            for storage in kernel.writes:
+                if storage not in taken:
+                    size_bytes = graph.bytes[storage]
+                    other = pool.take((size_bytes, graph.dtype[storage]), size_bytes, step)
+                    if other is not None:
+                        taken[storage] = other
+        for storage in dying.get(at, ()):
+            pool.put((graph.bytes[storage], graph.dtype[storage]), storage, step)
 
 
 def _in_turn(changed: dict[int, list[tuple[int, bool]]]) -> dict[int, set[int]]:
@@ -250,16 +289,16 @@ def _takeovers(
     for kernel in kernels:
         if kernel.kind not in _WRITES_IN_PLACE or kernel.is_copy or not kernel.writes:
             continue
-        dying: dict[int, list[int]] = {}  # by bytes
+        dying: dict[tuple[int, int], list[int]] = {}  # by bytes and type
         for storage in sorted(kernel.expression.reads - kernel.expression.displaced, reverse=True):
             born = born_at.get(storage, graph.born[storage])
             # Only older ones, so that no chain of takeovers bites its own tail, whatever a stranger's trace says.
             may_go = born < kernel.node and (born >= first or graph.is_donated[storage])
             if may_go and last_read.get(storage) == kernel.node and storage not in gone:
-                dying.setdefault(graph.bytes[storage], []).append(storage)
+                dying.setdefault((graph.bytes[storage], graph.dtype[storage]), []).append(storage)
         for written in kernel.writes:
-            same_size = dying.get(graph.bytes[written])
-            if same_size:
-                taken[written] = same_size.pop()
+            alike = dying.get((graph.bytes[written], graph.dtype[written]))
+            if alike:
+                taken[written] = alike.pop()
                 gone.add(taken[written])
     return taken

@@ -45,6 +45,9 @@ class CompiledGraph:
         needed = np.concatenate((storage[needs_memory], _written_later(trace, is_view), self._scattered()))
         self.is_needed_in_memory: list[bool] = _flags(needed, count)
         self.numel = _elements(trace)  # by storage: elements of the first tensor in it, 0 where it was there before
+        born = trace.storages.born
+        # By storage: the type of the first tensor that its maker returns; -1 where it was there before.
+        self.dtype: list[int] = np.where(born >= 0, trace.dtype[born] if len(trace) else 0, -1).tolist()
         # By storage: rounded as the allocator rounds, so that equal means that one can take the other's place.
         self.bytes: list[int] = (-(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES).tolist()
         self.born: list[int] = trace.storages.born.tolist()

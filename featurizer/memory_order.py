@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,10 @@ class Program:
 
     def peak_bytes(self, order: Sequence[int]) -> int:
         """Return the peak of what the graph makes and may free, in an order."""
+        return max(self.live_bytes(order))
+
+    def live_bytes(self, order: Sequence[int]) -> list[int]:
+        """Return what lives while each kernel runs, in an order, and after the last; what it makes counts with it."""
         step = {kernel: position for position, kernel in enumerate(order)}
         change = [0] * (self.count + 1)
         for buffer in self.buffers:
@@ -58,11 +63,7 @@ class Program:
             change[start] += buffer.bytes
             if not buffer.is_output:
                 change[max((step[reader] for reader in buffer.readers), default=start) + 1] -= buffer.bytes
-        live = peak = 0
-        for value in change:
-            live += value
-            peak = max(peak, live)
-        return peak
+        return list(accumulate(change))
 
     def least_peak_first(self) -> list[int]:
         """Return the greedy order (`topological_sort_lpmf`).
