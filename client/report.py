@@ -23,6 +23,7 @@ from peakcast.client.report_queue import ReportQueue
 from peakcast.client.report_sender import Outcome, Sender
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
+from peakcast.models.asked import settled_run
 
 _log = logging.getLogger("peakcast")
 
@@ -50,7 +51,7 @@ class PeakReport:
         run: the run the graph was captured from; fields left out: as the graph says.
         out_of_memory: whether the run ended so; `measured` is then what it had reached.
         source: measured on the card, or replayed from the compiler's buffer plan.
-        versions: torch, cuda, driver, ... as text.
+        versions: torch, cuda, driver, ... as text; torch left out: as the graph says.
         architecture: the model's class, where its owner wants to say.
         key: what the service knows the report by, however often it is sent.
     """
@@ -69,18 +70,19 @@ class PeakReport:
 
     def to_fields(self) -> dict[str, Any]:
         """Return the body of `POST /peaks`, without the graph."""
+        torch = self.graph.captured_with.get("torch")
         fields: dict[str, Any] = {
             "key": self.key,
+            # Whole, since the service may know the graph from somebody who captured another run of it.
+            "run": settled_run(self.graph, self.run).model_dump(),
             "device": self.device.model_dump(),
             "plan": self.plan,
             "measured": dict(self.measured),
             "out_of_memory": self.out_of_memory,
             "cache": self.cache,
             "source": self.source,
-            "versions": dict(self.versions),
+            "versions": {**({} if torch is None else {"torch": torch}), **self.versions},
         }
-        if self.run is not None:
-            fields["run"] = self.run.model_dump(exclude_unset=True)
         if self.architecture is not None:
             fields["architecture"] = self.architecture
         return fields

@@ -101,7 +101,7 @@ class Peaks:
             return self._graphs.cache.put(read_graph(reported.graph, self._limits)).spec
         graph_id = reported.query.graph_id
         assert graph_id is not None
-        held = self._graphs.find(graph_id)
+        held = self._graphs.find(graph_id, reported.query.captured_with)
         if held is None:
             raise ServiceError(
                 ErrorCode.GRAPH_UNKNOWN, f"graph {graph_id} is not held here: send it as `graph`", path="graph_id"
@@ -161,7 +161,7 @@ def _new_peak(spec: GraphSpec, query: PeakQuery, run: RunSpec, prior: Prior, rep
         versions["torch"] = spec.captured_with["torch"]
     run_fields, device = run.model_dump(), query.device.model_dump()
     content = {
-        **query.model_dump(exclude={"key", "graph_id", "run", "versions"}),
+        **query.model_dump(exclude={"key", "graph_id", "captured_with", "run", "versions"}),
         "graph_id": spec.graph_id,
         "run": run_fields,
         "versions": versions,

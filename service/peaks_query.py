@@ -28,6 +28,11 @@ class PeakQuery(BaseModel):
         description="the same for every try to send this peak, and for no other peak: a UUID or a hash",
     )
     graph_id: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", description="a graph sent before")
+    captured_with: dict[str, str] | None = Field(
+        default=None,
+        max_length=64,
+        description="with graph_id: the graph's own; a held graph captured otherwise is not the one meant",
+    )
     run: RunSpec | None = Field(
         default=None, description="the run the graph was captured from; each field left out: as it says"
     )

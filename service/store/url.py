@@ -41,4 +41,10 @@ def default_url(folder: Path) -> str:
 
 def state_dir() -> Path:
     """Return the folder for what programs of this user keep between runs, by the XDG base directory specification."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "peakcast"
+    named = os.environ.get("XDG_STATE_HOME")
+    if named:
+        return Path(named) / "peakcast"
+    try:
+        return Path.home() / ".local" / "state" / "peakcast"
+    except RuntimeError:  # a user without a home, as in some containers
+        return Path("/var/lib/peakcast")

@@ -121,6 +121,8 @@ def test_the_graph_of_a_peak_outlives_a_restart(tmp_path: Path) -> None:
         by_id = {**example_peak(), "key": "after-the-restart", "graph_id": spec.graph_id}
         assert client.post("/peaks", json=by_id).status_code == 200
         check(client.post("/peaks", json={**by_id, "graph_id": "0" * 64}), ErrorCode.GRAPH_UNKNOWN)
+        other = {**by_id, "captured_with": {"torch": "1.0"}}
+        check(client.post("/peaks", json=other), ErrorCode.GRAPH_UNKNOWN)
 
 
 def test_false_peaks_wait_in_quarantine_and_nobody_is_told(kept: tuple[Served, str]) -> None:
