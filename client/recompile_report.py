@@ -104,7 +104,7 @@ class RecompileReport:
             said.append(f"{kib:,.0f} KiB more stay alive with each step, after collecting garbage too: a leak")
         if self.bytes_per_recompile:
             said.append(
-                f"{self.bytes_per_recompile:,} bytes more stay alive with each recompile: fewer sizes make fewer "
+                f"{self.bytes_per_recompile:,} bytes more stay alive with each recompile: fewer sizes mean fewer "
                 "graphs, and torch.compiler.reset() drops those that are not needed any more"
             )
         return said

@@ -37,7 +37,7 @@ class RecompileWatch:
         capture_limit: sizes of which CUDA graphs are captured, while the block runs; None: all.
         collect: collect garbage after compiles, for a tenth of the time at most, and at the end of steps that compiled:
             compiling leaves cycles, which hold tensors until then.
-        on_compile: told of each compile, and of a frame that reached the limit, at the end of the step.
+        on_compile: told of each compile, and of a frame that reached the limit, by the end of the step.
 
     Raises:
         ValueError: for a limit out of its range.
@@ -68,6 +68,7 @@ class RecompileWatch:
         self._slope = SlopeWatch()
         self._steps = self._captures = 0
         self._next_collection_s = 0.0
+        self._compiled = False  # since the last step
 
     def __enter__(self) -> Self:
         recompile_limit, capture_limit = self._limits
@@ -83,7 +84,7 @@ class RecompileWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._read()
+        self._read(self._steps + 1)
         self._undo.close()
 
     def step(self) -> None:
@@ -91,7 +92,8 @@ class RecompileWatch:
         self._steps += 1
         # `torch.compiler.reset()` drops every callback.
         self._listen()
-        compiled = self._read()
+        self._read(self._steps)
+        compiled, self._compiled = self._compiled, False
         if self._live_bytes is None:
             return
         if compiled and self._collect:
@@ -104,7 +106,7 @@ class RecompileWatch:
 
     def report(self) -> RecompileReport:
         """Return what was seen until now."""
-        self._read()
+        self._read(self._steps + 1)
         return RecompileReport(
             steps=self._steps,
             frames=list(self._frames.values()),
@@ -116,18 +118,17 @@ class RecompileWatch:
             recompile_limit=self._recompile_limit,
         )
 
-    def _read(self) -> bool:
-        """Take in new compiles; say whether there were any."""
-        news = self._log.new()
-        for compiled in news:
+    def _read(self, step: int) -> None:
+        """Take in the compiles since the last read, which happened in `step`."""
+        for compiled in self._log.new():
+            self._compiled = True
             report = self._frames.setdefault(compiled.frame, FrameReport(compiled.frame))
             if compiled.gave_up and report.eager_since is None:
                 limit = self._recompile_limit
                 _log.warning("%s runs eager from here on: it was compiled %d times", compiled.frame, limit)
-            report.add(compiled, self._steps)
+            report.add(compiled, step)
             if self._on_compile is not None:
                 self._on_compile(compiled)
-        return bool(news)
 
     def _bytes_per_recompile(self) -> int | None:
         """Return what a recompile leaves behind: the median rise, 0 where it does not always rise."""
@@ -169,7 +170,7 @@ class RecompileWatch:
 
     def _started(self, told: Any) -> None:
         # Read on before Dynamo's own list of 64 entries runs over.
-        self._read()
+        self._read(self._steps + 1)
         self._captures += told.callback_trigger is CallbackTrigger.CUDAGRAPH_RECORDING
 
     def _ended(self, told: Any) -> None:
