@@ -17,6 +17,7 @@ from peakcast.service.store.export import export
 from peakcast.service.store.peak_store import NewPeak, PeakStore
 from peakcast.service.store.review import Review
 from peakcast.training import corpus
+from peakcast.training.dataset import load_dataset
 
 Maker = Callable[..., NewPeak]
 
@@ -55,6 +56,19 @@ def test_an_export_is_a_corpus(filled: PeakStore, tmp_path: Path) -> None:
     assert {record["architecture"] for record in records.values()} == {"SmallNetwork"}
     assert records["reported|other-plan"]["case"] == record["case"]
     assert corpus.read_graph(folder, GRAPH.graph_id) == GRAPH
+
+
+def test_training_reads_an_export(filled: PeakStore, tmp_path: Path) -> None:
+    """The records become examples with labels: those reported, under one architecture and one workload."""
+    export(filled, tmp_path / "reported")
+    dataset = load_dataset(tmp_path / "reported", cache=tmp_path / "cache", jobs=1)
+    rows = [row for row, key in enumerate(dataset.keys) if key != "reported|replayed"]
+    reported = dataset.take(rows)
+    assert list(reported.keys) == ["reported|first-report", "reported|other-plan"]
+    assert reported.plans == ["eager", "inductor"]
+    assert set(reported.architectures) == {"SmallNetwork"}
+    assert len(set(reported.workloads)) == 1
+    assert reported.measured_PQ[:, 0].tolist() == [68_354_560.0, 68_354_560.0]
 
 
 def test_the_same_peaks_give_the_same_bytes(filled: PeakStore, tmp_path: Path) -> None:
