@@ -64,8 +64,8 @@ test-slow: $(STAMP) ## the slow tests
 	$(BIN)/pytest $(PARALLEL) -m slow --timeout 1800 $(ARGS)
 
 .PHONY: bench
-bench: $(STAMP) ## timings beside a raw baseline
-	$(BIN)/pytest -n 0 -s -m bench $(ARGS)
+bench: $(STAMP) ## timings beside a baseline of the run; ARGS="--json PATH" writes them
+	$(BIN)/pytest -n 0 -m bench tests/bench $(ARGS)
 
 .PHONY: train
 train: $(STAMP) ## fit the predictor from the corpus

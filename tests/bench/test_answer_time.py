@@ -2,58 +2,85 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import orjson
 import pytest
+from bench.graphs import GRAPHS, corpus_document, gpt2_document, repeated
+from bench.timing import Row, p50_ms
 
-from peakcast.featurizer.capture import capture_workload
 from peakcast.featurizer.nodes import node_matrix
 from peakcast.featurizer.prior import simulate
-from peakcast.featurizer.run import DeviceSpec, RunSpec
+from peakcast.featurizer.run import DeviceSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.summary import summarize
+from peakcast.models.asked import settled_run
 from peakcast.models.predictor import Predictor
 
 pytestmark = pytest.mark.bench
 
-REPEATS = 15
-PLANS = ("eager", "inductor")
 
-
-def _median_ms(call: Callable[[], object]) -> float:
-    call()
-    taken_ms = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        call()
-        taken_ms.append(1e3 * (time.perf_counter() - start))
-    return median(taken_ms)
-
-
-def test_time_of_an_answer(root: Path) -> None:
-    """Each step from the wire to the decision is timed on GPT-2 small, eager and compiled."""
-    start = time.perf_counter()
-    spec = capture_workload(f"{root / 'examples' / 'gpt2_small.py'}:workload", plans=PLANS)
-    capture_ms = 1e3 * (time.perf_counter() - start)
-    wire = spec.to_json()
-    run, device = RunSpec(optimizer="AdamW", autocast="bfloat16"), DeviceSpec()
-    priors = {plan: simulate(spec, plan, run, device) for plan in PLANS}
+def test_graphs_of_1400_nodes(root: Path, rows: list[Row], is_compiled: bool) -> None:
+    """A plan of 1,400 nodes is predicted in-process, one thread: the median and the slowest of seven graphs."""
     predictor = Predictor.load()
-    rows = {
-        "orjson.loads, the baseline": _median_ms(lambda: orjson.loads(wire)),
-        "GraphSpec.from_json": _median_ms(lambda: GraphSpec.from_json(wire)),
-    }
-    for plan in PLANS:
-        rows[f"node_matrix, {plan}"] = _median_ms(lambda plan=plan: node_matrix(spec, plan))
-        rows[f"simulate, {plan}"] = _median_ms(lambda plan=plan: simulate(spec, plan, run, device).required_bytes)
-        rows[f"summarize, {plan}"] = _median_ms(lambda plan=plan: summarize(spec, plan, priors[plan], run, device))
-    rows["predict, both plans"] = _median_ms(lambda: predictor.predict(spec, run=run, device=device, plans=PLANS))
-    nodes = ", ".join(f"{plan} {len(spec.traces[plan])}" for plan in PLANS)
-    print(f"\nnodes: {nodes}; {len(wire) / 1024:.0f} KiB of JSON; captured once in {capture_ms / 1e3:.1f} s")
-    for name, taken_ms in rows.items():
-        print(f"{name:<28} {taken_ms:9.2f} ms  {taken_ms / rows['orjson.loads, the baseline']:7.1f} x")
-    assert spec.graph_id == GraphSpec.from_json(wire).graph_id
+    documents = [corpus_document(root, prefix) for prefix in GRAPHS]
+    specs = [GraphSpec.from_json(document) for document in documents]
+    baseline_ms = median(p50_ms(lambda document=document: orjson.loads(document)) for document in documents)
+    taken_ms = [p50_ms(lambda spec=spec: predictor.predict(spec)) for spec in specs]
+    cpu_ms = [taken.cpu_ms for taken in taken_ms]
+    how = "compiled" if is_compiled else "Python"
+    target = "p50 <= 5 ms" if is_compiled else ""
+    beside = (baseline_ms, "orjson.loads")
+    rows.append(
+        Row(f"1,400 nodes, in-process, {how}: median graph", median(taken_ms), "ms", *beside, target, median(cpu_ms))
+    )
+    rows.append(Row(f"1,400 nodes, in-process, {how}: slowest graph", max(taken_ms), "ms", *beside, cpu_ms=max(cpu_ms)))
+    assert all(1385 <= len(spec.traces["eager"]) <= 1455 for spec in specs)
+
+
+def test_stages_of_gpt2(root: Path, rows: list[Row], is_compiled: bool) -> None:
+    """Each step from the wire to the decision is timed on GPT-2 small, eager and compiled."""
+    document = gpt2_document(root)
+    spec = GraphSpec.from_json(document)
+    run, device, predictor = settled_run(spec, None), DeviceSpec(), Predictor.load()
+    beside = (p50_ms(lambda: orjson.loads(document)), "orjson.loads")
+    how = "compiled" if is_compiled else "Python"
+    if not is_compiled:
+        rows.append(
+            Row("GPT-2 small: GraphSpec.from_json", p50_ms(lambda: GraphSpec.from_json(document)), "ms", *beside)
+        )
+    for plan in spec.traces:
+        prior = simulate(spec, plan, run, device)
+        stages = {
+            "simulate": lambda plan=plan: simulate(spec, plan, run, device).required_bytes,
+            "node_matrix": lambda plan=plan: node_matrix(spec, plan),
+            "summarize": lambda plan=plan, prior=prior: summarize(spec, plan, prior, run, device),
+        }
+        for stage, call in stages.items():
+            if stage == "simulate" or not is_compiled:
+                taken = p50_ms(call)
+                rows.append(Row(f"GPT-2 small, {plan}: {stage}, {how}", taken, "ms", *beside, cpu_ms=taken.cpu_ms))
+    target = "<= 15 ms" if is_compiled else ""
+    taken_ms = p50_ms(lambda: predictor.predict(spec))
+    rows.append(Row(f"GPT-2 small, both plans, in-process, {how}", taken_ms, "ms", *beside, target, taken_ms.cpu_ms))
+    assert spec.graph_id == GraphSpec.from_json(document).graph_id
+
+
+def test_cost_is_linear(root: Path, rows: list[Row], is_compiled: bool) -> None:
+    """A step repeated 9 and 36 times, up to 50,000 nodes, costs about as much for each node."""
+    spec = GraphSpec.from_json(corpus_document(root, GRAPHS[0]))
+    predictor = Predictor.load()
+    how = "compiled" if is_compiled else "Python"
+    once_us = 0.0
+    for times in (1, 9, 36):
+        longer = repeated(spec, times)
+        count = len(longer.traces["eager"])
+        taken = p50_ms(lambda longer=longer: predictor.predict(longer), 5)
+        taken_us = 1e3 * taken.cpu_ms / count
+        once_us = once_us or taken_us
+        target = "linear: about 1 x" if times > 1 and is_compiled else ""
+        rows.append(
+            Row(f"{count:,} nodes, {how}: CPU for each node", taken_us, "us", once_us, "that of one step", target)
+        )
+    assert count > 50_000
