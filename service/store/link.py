@@ -75,6 +75,8 @@ class StoreLink:
                 self.use(PeakStore.ping)
         except StoreError:
             return
+        except Exception:
+            log.exception("store_not_opened")  # whatever is wrong with a store, predictions go on
 
     def close(self) -> None:
         """Close the connections."""

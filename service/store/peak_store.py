@@ -77,6 +77,8 @@ class PeakStore:
             engine = create_engine(url, timeout_s=timeout_s)
         except OSError as error:
             raise StoreError(f"cannot create {error.filename}: {error.strerror}") from error
+        except ModuleNotFoundError as error:
+            raise StoreError(f"PostgreSQL needs {error.name}: pip install 'peakcast[postgres]'") from error
         try:
             with told_as_unavailable():
                 upgrade(engine)
@@ -126,7 +128,10 @@ class PeakStore:
         """Return the JSON of a graph, or None where none of its peaks was kept."""
         with told_as_unavailable(), Session(self._reads) as session:
             packed = session.scalar(select(Graph.content).where(Graph.graph_id == graph_id))
-        return None if packed is None else zlib.decompress(packed)
+        try:
+            return None if packed is None else zlib.decompress(packed)
+        except zlib.error as error:
+            raise StoreError(f"graph {graph_id} is damaged: {error}") from error
 
     def ping(self) -> None:
         """Ask the database for its smallest answer."""

@@ -42,7 +42,6 @@ _COMMANDS: Final = {
 _EXTRAS: Final = {
     "lightgbm": "local",
     **dict.fromkeys(("alembic", "cachetools", "fastapi", "sqlalchemy", "starlette", "uvicorn"), "serve"),
-    "psycopg": "postgres",
     **dict.fromkeys(("joblib", "matplotlib", "optuna", "scipy", "sklearn"), "train"),
     **dict.fromkeys(("dask", "distributed"), "dask"),
     **dict.fromkeys(("timm", "torchvision", "transformers"), "zoo"),

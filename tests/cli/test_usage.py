@@ -115,7 +115,7 @@ def test_help_needs_none_of_the_large_packages() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.splitlines()[-1] == "[]"
-    for command in ("capture", "predict", "serve", "collect", "train", "evaluate", "models"):
+    for command in ("capture", "predict", "serve", "peaks", "report", "collect", "train", "evaluate", "models"):
         assert f" {command} " in ran.stdout
 
 
@@ -124,6 +124,8 @@ def test_help_needs_none_of_the_large_packages() -> None:
     [
         ("fastapi", ["serve"], "peakcast[serve]"),
         ("uvicorn", ["serve"], "peakcast[serve]"),
+        ("sqlalchemy", ["serve"], "peakcast[serve]"),
+        ("sqlalchemy", ["peaks", "list"], "peakcast[serve]"),
         ("lightgbm", ["predict", "good.json"], "peakcast[local]"),
         ("joblib", ["train"], "peakcast[train]"),
     ],
@@ -142,7 +144,7 @@ def test_a_missing_extra_is_named(folder: Path, missing: str, arguments: list[st
 
 def test_every_command_has_help() -> None:
     """Each command explains itself and its options."""
-    for command in ("capture", "predict", "serve", "collect", "train", "evaluate", "models"):
+    for command in ("capture", "predict", "serve", "peaks", "report", "collect", "train", "evaluate", "models"):
         ran = CliRunner().invoke(app, [command, "--help"], prog_name="peakcast")
         assert ran.exit_code == 0, ran.stderr
         assert "Usage: peakcast " + command in words(ran.stdout)

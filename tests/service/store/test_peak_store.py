@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.service.store.engine import is_postgres
-from peakcast.service.store.errors import KeyConflictError, QuotaError, StoreUnavailableError
+from peakcast.service.store.errors import KeyConflictError, QuotaError, StoreError, StoreUnavailableError
 from peakcast.service.store.peak_store import NewPeak, PeakStore
 from peakcast.service.store.quota import Quota
 from peakcast.service.store.tables import Graph, Peak, Reporter
@@ -182,3 +183,10 @@ def test_a_writer_that_holds_the_file_is_waited_for_in_bounds(tmp_path: Path, ma
         other.execute("ROLLBACK")
     assert store.add(make_peak(), ROOM).status == "accepted"
     store.close()
+
+
+def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without psycopg a PostgreSQL store says which extra to install."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match=r"pip install 'peakcast\[postgres\]'"):
+        PeakStore.open("postgresql+psycopg://someone@127.0.0.1:1/peaks")
