@@ -67,7 +67,8 @@ def record(
             except Exception as error:
                 if failures is None or isinstance(error, ValueError):
                     raise
-                failures[parsed.name] = f"{type(error).__name__}: {one_message(error)}"
+                # A compiler's message goes on with listings: the first line says what it is.
+                failures[parsed.name] = f"{type(error).__name__}: {one_message(error)}".splitlines()[0]
                 compiler = DryRun()
                 recording = _record_step(workload, plan, others, facts, device, compiler)
             replayed = compiler.replays and parsed.compiled
