@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from peakcast.cli import app
 from peakcast.client.compare_worker import folder_bytes, graph_pool_bytes, peaks
 from peakcast.client.comparison import PEAKS, Measurement, PlanComparison, comparison_table, plot_comparison
+from peakcast.featurizer.capture.isolated import CaptureError, ask_process
 from peakcast.models.prediction import Prediction
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -166,6 +167,14 @@ def test_the_table_puts_predicted_beside_measured(prediction: Prediction, tmp_pa
     assert "12.5 ms" in text
     plot_comparison(rows, tmp_path / "plot.png", title="a job")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_the_process_that_runs_a_plan_tells_what_stopped_it() -> None:
+    """Asked for a run without a GPU, it answers with that, and not with a dead process."""
+    request = {"target": WORKLOAD, "plan": "eager", "epochs": 1, "steps": 1}
+    with pytest.raises(CaptureError, match="torch sees no CUDA device here"):
+        ask_process("peakcast.client.compare_worker", request, timeout_sec=200)
 
 
 @on_gpu

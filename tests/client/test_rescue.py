@@ -661,3 +661,48 @@ def test_values_that_cannot_be_are_refused() -> None:
         Rescue(lambda: True, slack_bytes=-1)
     with pytest.raises(ValueError, match="keep must be 'references' or 'host', got 'disk'"):
         Rescue(lambda: True, keep="disk")  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("plan", ["eager", "inductor"])
+def test_a_gpu_that_really_runs_out_is_rescued_bit_for_bit(plan: str) -> None:
+    """Under a limit the step dies in torch's own allocator; run again without it, dropout draws the same numbers."""
+    total_bytes = torch.cuda.get_device_properties(0).total_memory
+
+    def run(room_bytes: int | None) -> tuple[list[Any], float, int]:
+        torch.manual_seed(0)
+        model = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.Dropout(0.5)) for _ in range(4)]).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        x = torch.randn(16_384, 1024, device="cuda")  # 64 MiB, and so is each activation
+        undo = install(model, plan)
+
+        def step() -> float:
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            return float(loss.detach())
+
+        def fall_back() -> bool:
+            torch.cuda.set_per_process_memory_fraction(1.0, 0)
+            return True
+
+        step()
+        rescue = Rescue(fall_back, model=model, optimizer=optimizer)
+        gc.collect()
+        torch.cuda.empty_cache()
+        if room_bytes is not None:
+            limit_bytes = torch.cuda.memory_reserved() + room_bytes
+            torch.cuda.set_per_process_memory_fraction(limit_bytes / total_bytes, 0)
+        try:
+            loss = rescue.run(step)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, 0)
+            undo()
+        return everything(model, optimizer), loss, rescue.rescues
+
+    expected, expected_loss, none = run(None)
+    found, loss, rescues = run(96 * MIB)
+    assert (none, rescues) == (0, 1)
+    assert loss == expected_loss
+    assert equal(found, expected)
