@@ -20,17 +20,30 @@ class Graphs:
         self._limits = limits
 
     def find(self, graph_id: str, captured_with: Mapping[str, str] | None = None) -> HeldGraph | None:
-        """Return a graph, or None where it is neither held nor stored, or was captured otherwise. May ask the store.
+        """Return a graph, or None where it is neither held nor stored, or was captured otherwise.
 
-        A store that does not answer holds nothing.
+        A store that does not answer at once holds nothing: who asks can send the graph.
+        """
+        try:
+            return self.fetch(graph_id, captured_with, in_passing=True)
+        except StoreError:
+            return None
+
+    def fetch(
+        self, graph_id: str, captured_with: Mapping[str, str] | None = None, *, in_passing: bool = False
+    ) -> HeldGraph | None:
+        """Return the same, waiting for the store.
+
+        Raises:
+            StoreError: if the store does not answer.
         """
         held = self.cache.get(graph_id, captured_with)
         if held is not None or self._link.is_off:
             return held
+        content = self._link.use(lambda store: store.graph(graph_id), in_passing=in_passing)
         try:
-            content = self._link.use(lambda store: store.graph(graph_id))
             spec = None if content is None else GraphSpec.from_json(content, self._limits)
-        except (StoreError, SpecError):  # away, or kept when larger graphs were allowed
+        except SpecError:  # kept when larger graphs were allowed
             return None
         if spec is None or (captured_with is not None and dict(captured_with) != dict(spec.captured_with)):
             return None

@@ -101,7 +101,10 @@ class Peaks:
             return self._graphs.cache.put(read_graph(reported.graph, self._limits)).spec
         graph_id = reported.query.graph_id
         assert graph_id is not None
-        held = self._graphs.find(graph_id, reported.query.captured_with)
+        try:
+            held = self._graphs.fetch(graph_id, reported.query.captured_with)
+        except StoreError as error:
+            raise self._unavailable(error) from error
         if held is None:
             raise ServiceError(
                 ErrorCode.GRAPH_UNKNOWN, f"graph {graph_id} is not held here: send it as `graph`", path="graph_id"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -33,10 +33,13 @@ def state_of(request: Request) -> State:
     return state
 
 
-def name_for(scope: Scope) -> Callable[..., str]:
+def name_for(scope: Scope) -> Callable[..., Awaitable[str]]:
     """Return a dependency that gives the name of the caller's token, and refuses who may not do this."""
 
-    def name_of(request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> str:
+    # async: a function that compares a few strings needs no thread.
+    async def name_of(
+        request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+    ) -> str:
         given = credentials.credentials if credentials is not None else ""
         return state_of(request).tokens.name_of(given, scope)
 

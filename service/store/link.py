@@ -19,6 +19,8 @@ Status = Literal["off", "opening", "ready", "unavailable"]
 
 # After a failure nobody waits for the store's timeout again before this: the next failure would cost it as well.
 _PAUSE_S: Final = 2.0
+# Who could do without the store waits longer: a prediction must not spend its time on one that is away.
+_PASSING_PAUSE_S: Final = 60.0
 
 
 class StoreLink:
@@ -31,7 +33,7 @@ class StoreLink:
         self._opening = threading.Lock()
         self._store: PeakStore | None = None
         self._problem: str | None = None
-        self._again_at_s = 0.0
+        self._failed_at_s = 0.0
 
     @property
     def is_off(self) -> bool:
@@ -47,21 +49,30 @@ class StoreLink:
             return "unavailable"
         return "opening" if self._store is None else "ready"
 
-    def use(self, action: Callable[[PeakStore], T]) -> T:
+    def use(self, action: Callable[[PeakStore], T], *, in_passing: bool = False) -> T:
         """Return what `action` gives on the store.
+
+        Args:
+            action: what to do with the store.
+            in_passing: the caller can do without, and gives up sooner.
 
         Raises:
             StoreError: if there is no store, or it cannot be used; StoreUnavailableError if it may answer later.
         """
-        if self._problem is not None and self._clock_s() < self._again_at_s:
+        if self._url is None:
+            raise StoreError("no store is kept")
+        pause_s = _PASSING_PAUSE_S if in_passing else _PAUSE_S
+        if self._problem is not None and self._clock_s() < self._failed_at_s + pause_s:
             raise StoreUnavailableError(self._problem)
+        if self._store is None and in_passing:
+            raise StoreUnavailableError("the store is not open yet")
         try:
-            result = action(self._opened())
+            result = action(self._opened(self._url))
         except StoreError as error:
             if self._problem is None:
                 log.warning("store_unavailable", error=str(error))
             self._problem = str(error)
-            self._again_at_s = self._clock_s() + _PAUSE_S
+            self._failed_at_s = self._clock_s()
             raise
         if self._problem is not None:
             self._problem = None
@@ -83,15 +94,13 @@ class StoreLink:
         if self._store is not None:
             self._store.close()
 
-    def _opened(self) -> PeakStore:
-        if self._url is None:
-            raise StoreError("no store is kept")
+    def _opened(self, url: str) -> PeakStore:
         if self._store is None:
             if not self._opening.acquire(timeout=self._timeout_s):
                 raise StoreUnavailableError("the store is still being opened")
             try:
                 if self._store is None:
-                    self._store = PeakStore.open(self._url, timeout_s=self._timeout_s)
+                    self._store = PeakStore.open(url, timeout_s=self._timeout_s)
             finally:
                 self._opening.release()
         return self._store

@@ -196,6 +196,9 @@ def in_a_thread(settings: Settings) -> Iterator[httpx.Client]:
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             with httpx.Client(base_url=url, timeout=60) as client:
                 assert patiently(lambda: client.get("/health/ready")).status_code == 200
+                deadline = time.monotonic() + 20
+                while client.get("/health/ready").json()["store"] == "opening" and time.monotonic() < deadline:
+                    time.sleep(0.05)
                 yield client
         finally:
             server.should_exit = True
@@ -294,6 +297,8 @@ def test_a_store_that_is_down_stops_no_prediction(tmp_path: Path) -> None:
         assert (ready.status_code, ready.json()["store"]) == (200, "unavailable")
         assert client.post("/predict", json=example_request()).status_code == 200
         check(client.post("/predict", json={"graph_id": "0" * 64}), ErrorCode.GRAPH_UNKNOWN)
+        by_id = {**example_peak(), "graph_id": "0" * 64}
+        check(client.post("/peaks", json=by_id), ErrorCode.STORE_UNAVAILABLE)
         assert "peakcast_store_up 0.0" in client.get("/metrics").text
         blocked.unlink()
         reply = patiently(lambda: client.post("/peaks", json=body))
