@@ -278,8 +278,8 @@ class Guard:
         for plans in (self.plans[:1], self.plans):
             found = ranks.agree(easy_proposal(plans))
             if found.plan is not None:
-                return adopted(verdict, found)
-        return verdict
+                break
+        return adopted(verdict, found)
 
     def _unknown(self, reason: str) -> Verdict:
         return Verdict(plan=self.plan if self._verdicts else self.plans[0], action="unknown", reason=reason)

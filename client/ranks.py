@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -59,7 +60,9 @@ def easy_proposal(plans: Sequence[str]) -> Proposal:
 
 
 def adopted(verdict: Verdict, found: Agreement) -> Verdict:
-    """Return a rank's verdict after the agreement: its own where there is none."""
+    """Return a rank's verdict after the agreement: where nothing fits everywhere, what lacks least, alike on all."""
+    if found.plan is None and found.least is not None:
+        return replace(verdict, plan=found.least, action="smallest", reason=found.reason)
     if found.plan is None or found.plan == verdict.plan:
         return verdict
     return verdict.falling_to(found.plan, f"agreed among the ranks: {found.reason}")

@@ -12,6 +12,8 @@ from torch.distributed import HashStore
 
 from peakcast.client.agreement import UNKNOWN_GRAPH, Need, Proposal, Sealed, merge, name_ranks
 from peakcast.client.agreement_store import Agreement, AgreementWarning, agree
+from peakcast.client.ranks import adopted
+from peakcast.client.verdict import Verdict
 
 PLANS = ("inductor", "inductor:budget=0.5", "hybrid", "eager", "eager:checkpoint")
 GIB = 1 << 30
@@ -212,6 +214,17 @@ def test_a_late_rank_on_which_the_plan_does_not_fit_is_told() -> None:
     with pytest.warns(AgreementWarning, match="eager is not sure to fit on it"):
         late = agree(proposal(free_gib=1), store=store, rank=1, world_size=2)
     assert (late.plan, late.fits_here) == ("eager", False)
+
+
+def test_where_nothing_fits_all_ranks_run_the_same_plan() -> None:
+    """One rank could run inductor, the other nothing: both take what lacks least, and say that it may not fit."""
+    store = HashStore()
+    each = {0: proposal(free_gib=10), 1: proposal(free_gib=1)}
+    verdicts = {0: Verdict("inductor", "compile", "fits"), 1: Verdict("inductor", "smallest", "nothing fits")}
+    agreed = _together(store, each, world_size=2, timeout_s=20)
+    after = [adopted(verdicts[rank], found) for rank, found in enumerate(agreed)]
+    assert [(verdict.plan, verdict.action) for verdict in after] == [("eager", "smallest")] * 2
+    assert all("no plan fits on all of ranks 0 and 1" in verdict.reason for verdict in after)
 
 
 def test_without_a_process_group_a_rank_decides_alone() -> None:
