@@ -17,6 +17,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add what two layers make of `x`."""
         return x + self.down(nn.functional.gelu(self.up(x)))
 
 
@@ -27,6 +28,7 @@ class Net(nn.Module):
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
         for block in self.blocks:
             x = block(x)
         return self.head(x)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -88,10 +89,34 @@ def _compile(target: nn.Module, backend: Any, options: dict[str, Any]) -> None:
 
 def _checkpoint(targets: list[nn.Module]) -> Undo:
     for target in targets:
-        target.forward = functools.partial(checkpoint, target.forward, use_reentrant=False)
+        contexts = functools.partial(_contexts, target)
+        target.forward = functools.partial(checkpoint, target.forward, use_reentrant=False, context_fn=contexts)
 
     def undo() -> None:
         for target in targets:
             del target.forward  # the instance attribute; the class's own shows again
 
     return undo
+
+
+def _contexts(
+    block: nn.Module,
+) -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
+    """Return what surrounds a block's forward, and its second run in the backward."""
+    return contextlib.nullcontext(), _statistics_kept(block)
+
+
+@contextlib.contextmanager
+def _statistics_kept(block: nn.Module) -> Iterator[None]:
+    """Keep batch norms from counting a batch again when it is only recomputed: eager counts it once."""
+    norms = [each for each in block.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    before = [(each.momentum, each._buffers.get("num_batches_tracked")) for each in norms]
+    for each in norms:
+        each.momentum = 0.0
+        each._buffers["num_batches_tracked"] = None
+    try:
+        yield
+    finally:
+        for each, (momentum, count) in zip(norms, before, strict=True):
+            each.momentum = momentum
+            each._buffers["num_batches_tracked"] = count

@@ -118,8 +118,7 @@ def test_a_step_that_runs_out_of_memory_is_rescued_under_the_next_plan() -> None
 
         def out_of_memory_in_eager(step: object) -> float:
             def whole() -> float:
-                loss = step()  # type: ignore[operator]
-                return loss
+                return step()  # type: ignore[operator]
 
             handle = training.model.head.register_forward_hook(lambda *_: attempt())
             try:

@@ -211,8 +211,8 @@ def test_switching_compiles_each_plan_once_and_leaves_the_model_as_it_was() -> N
         torch.testing.assert_close(model(x), expected)
         assert list(model.state_dict()) == keys
     assert calls == order
-    # The two blocks of the hybrid plan are alike: one graph.
-    assert compiled == ["inductor", "inductor:budget=0.5", "hybrid"]
+    # Of the two like blocks only the second is given something that takes gradients: two graphs.
+    assert compiled == ["inductor", "inductor:budget=0.5", "hybrid", "hybrid"]
     with switch.bare():
         assert vars(model) == before
     assert switch.plan == "inductor:budget=0.5"
@@ -230,6 +230,7 @@ def test_backends_of_equal_plans_are_equal() -> None:
 
 class WithMask(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, *, scale: float = 1.0) -> torch.Tensor:
+        """Scale, and mask where there is a mask."""
         return x * scale if mask is None else x * mask * scale
 
 
