@@ -1,37 +1,30 @@
-"""Steps that run out of memory in forward, backward and optimizer, eager and compiled, and what is put back."""
+"""Steps that run out of memory in forward, backward and optimizer, eager and compiled, and are run again."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import random
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from limited_memory import LimitedMemory, resident_bytes
+from running_out import InBackward, Raising, equal, everything, fresh_compiler, limited_training
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from peakcast.client.out_of_memory import is_host_out_of_memory, is_out_of_memory, let_go
-from peakcast.client.rescue import MemoryNotReturnedError, NothingSmallerError, Rescue, StepNotRepeatableError
+from peakcast.client.out_of_memory import is_out_of_memory
+from peakcast.client.rescue import MemoryNotReturnedError, NothingSmallerError, Rescue
 from peakcast.featurizer.capture.plans import install
 
+__all__ = ["fresh_compiler"]
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+
 MIB = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler() -> Iterator[None]:
-    torch.compiler.reset()
-    # A collection then walks through the test's own objects, not through all of torch's.
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-    torch.compiler.reset()
 
 
 class Network(nn.Module):
@@ -48,56 +41,6 @@ class Network(nn.Module):
         for layer in self.layers:
             x = self.dropout(torch.relu(layer(x)))
         return self.norm(x).square().mean(dim=1)
-
-
-def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
-    """Return copies of all that a step may change."""
-    tensors = [*model.parameters(), *model.buffers()]
-    state = [optimizer.state[p] for p in model.parameters() if p in optimizer.state]
-    kept = [value for entries in state for value in entries.values() if isinstance(value, torch.Tensor)]
-    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    return [tensor.detach().clone() for tensor in [*tensors, *kept]] + gradients
-
-
-def equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
-    """Say whether all are the same bit for bit."""
-    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
-
-
-class Raising:
-    """Raise torch's out-of-memory error at one place of a step, as long as the plan is the big one."""
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-        self.big = True
-        self.times = 0
-
-    def at(self, place: str) -> None:
-        """Run out here, if this is the place."""
-        if self.big and place == self.place:
-            self.times += 1
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-    def fall_back(self) -> bool:
-        """Take a plan that fits."""
-        self.big = False
-        return True
-
-
-class InBackward(torch.autograd.Function):
-    """Pass a tensor through; run out of memory in its backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, raising: Raising) -> torch.Tensor:
-        """Return the same values."""
-        ctx.raising = raising
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Return the same gradient, unless memory runs out here."""
-        ctx.raising.at("backward")
-        return gradients[0], None
 
 
 def seed_all() -> None:
@@ -161,20 +104,6 @@ def test_dropped_without_putting_back_the_second_run_would_differ() -> None:
     assert not equal(everything(model, optimizer), before)
 
 
-def limited_training(optimizer_type: type[torch.optim.Optimizer], **options: Any) -> Any:
-    """Return model, optimizer and step of two layers of 1 MiB each; activations take 2 MiB each."""
-    model = nn.Sequential(nn.Linear(512, 512, bias=False), nn.ReLU(), nn.Linear(512, 512, bias=False), nn.ReLU())
-    optimizer = optimizer_type(model.parameters(), lr=0.01, **options)  # type: ignore[call-arg]
-    x = torch.randn(1024, 512)
-
-    def step() -> None:
-        model(x).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return model, optimizer, step
-
-
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 0.99])
 def test_memory_that_really_runs_out_comes_back_to_the_byte(share: float) -> None:
     """Wherever the limit is crossed, what is alive before the second run is what was alive before the first."""
@@ -199,214 +128,6 @@ def test_memory_that_really_runs_out_comes_back_to_the_byte(share: float) -> Non
     assert baseline_bytes >= 6 * MIB
     assert memory.peak_bytes - baseline_bytes >= 4 * MIB
     assert alive == [baseline_bytes]
-
-
-@pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
-def test_adam_that_runs_out_making_its_first_state_is_repeatable(foreach: bool) -> None:
-    """The moments appear at the first step; those already made are dropped, and the second run makes them anew."""
-    made = []
-    for room_bytes in (None, 3 * MIB):  # one layer's moments take 2 MiB, both layers' 4
-        torch.manual_seed(1)
-        with LimitedMemory() as memory:
-            model, optimizer, _ = limited_training(torch.optim.Adam, foreach=foreach)
-            model(torch.randn(1024, 512)).square().mean().backward()
-            gc.collect()
-            memory.limit_bytes = None if room_bytes is None else memory.live() + room_bytes
-
-            def fall_back(memory: LimitedMemory = memory) -> bool:
-                memory.limit_bytes = None
-                return True
-
-            rescue = Rescue(fall_back, optimizer=optimizer, live_bytes=memory.live, slack_bytes=0)
-            rescue.run(optimizer.step)
-        assert rescue.rescues == (room_bytes is not None)
-        made.append(everything(model, optimizer))
-    assert equal(*made)
-
-
-class SecondUpdate(TorchDispatchMode):
-    """Let the optimizer's kernels run, and its memory run out after the first of them."""
-
-    def __init__(self, raising: Raising) -> None:
-        super().__init__()
-        self.raising = raising
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if "addcdiv" in str(func) or "_fused_adamw" in str(func):
-            self.raising.at("second update")
-        return result
-
-
-def halfway(keep: Any, **options: bool) -> tuple[Rescue, nn.Module, torch.optim.Optimizer, Callable[[], None], Raising]:
-    """Return a rescue around a step whose optimizer fails once, after the update of its first group."""
-    torch.manual_seed(5)
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
-    optimizer = torch.optim.AdamW([{"params": list(layer.parameters())} for layer in model], lr=0.1, **options)
-    raising = Raising("second update")
-    x = torch.randn(4, 8)
-
-    def step() -> None:
-        model(x).square().mean().backward()
-        with SecondUpdate(raising):
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return Rescue(raising.fall_back, model=model, optimizer=optimizer, keep=keep), model, optimizer, step, raising
-
-
-@pytest.mark.parametrize(
-    "options", [{"foreach": True}, {"foreach": False}, {"fused": True}], ids=["foreach", "loop", "fused"]
-)
-def test_a_half_done_update_is_not_repeated(options: dict[str, bool]) -> None:
-    """Some parameters were updated: the error says so, that the last checkpoint is needed, and where memory ran out."""
-    rescue, _, _, step, raising = halfway("references", **options)
-    with pytest.raises(StepNotRepeatableError, match=r"restore from the last checkpoint .*2\.00 GiB") as caught:
-        rescue.run(step)
-    assert "already changed" in str(caught.value)
-    assert "in step" in "".join(caught.value.__notes__)
-    # It fell back nevertheless: whoever restores the checkpoint goes on under the smaller plan.
-    assert (raising.big, raising.times) == (False, 1)
-
-
-@pytest.mark.parametrize(
-    "options", [{"foreach": True}, {"foreach": False}, {"fused": True}], ids=["foreach", "loop", "fused"]
-)
-def test_host_copies_undo_even_a_half_done_update(options: dict[str, bool]) -> None:
-    """With keep="host" the rescued step ends as the undisturbed one, from a first and from a second step."""
-    for steps_before in (0, 1):
-        _, model, optimizer, step, raising = halfway("references", **options)
-        raising.big = False
-        for _ in range(steps_before + 1):
-            step()
-        expected = everything(model, optimizer)
-
-        rescue, model, optimizer, step, raising = halfway("host", **options)
-        raising.big = False
-        for _ in range(steps_before):
-            step()
-        raising.big = True
-        rescue.run(step)
-        assert rescue.rescues == 1
-        assert equal(everything(model, optimizer), expected)
-
-
-class WritesToData(torch.optim.Optimizer):
-    """An optimizer that writes past the version counters, as many outside torch do."""
-
-    def __init__(self, parameters: Any, raising: Raising) -> None:
-        super().__init__(parameters, {"lr": 0.1})
-        self.raising = raising
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update one parameter, run out, update the others."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.data.add_(parameter.grad, alpha=-group["lr"])
-                self.raising.at("optimizer")
-
-
-def test_an_optimizer_that_hides_its_updates_is_not_repeated() -> None:
-    """Version counters say nothing there, so that it had begun is enough; a forward that ran out is still repeated."""
-    torch.manual_seed(0)
-    model = nn.Linear(4, 1)
-    raising = Raising("optimizer")
-    optimizer = WritesToData(model.parameters(), raising)
-    x = torch.randn(2, 4)
-
-    def step() -> None:
-        raising.at("forward")
-        model(x).sum().backward()
-        optimizer.step()
-
-    versions = [p._version for p in model.parameters()]
-    rescue = Rescue(raising.fall_back, model=model, optimizer=optimizer)
-    with pytest.raises(StepNotRepeatableError, match="the parameters, which WritesToData had begun to update"):
-        rescue.run(step)
-    assert [p._version for p in model.parameters()] == versions
-    raising.place, raising.big = "forward", True
-    rescue.run(step)
-    assert rescue.rescues == 1
-    rescue.close()
-    assert optimizer._optimizer_step_pre_hooks == {}
-
-
-def test_gradients_accumulated_before_are_kept_or_the_step_is_refused() -> None:
-    """Out in the forward: they stay. Out after the backward added to them: they cannot be had back without copies."""
-    model = nn.Linear(4, 1, bias=False)
-    x = torch.ones(1, 4)
-
-    def micro_step(raising: Raising) -> Callable[[], None]:
-        def step() -> None:
-            raising.at("forward")
-            model(x).sum().backward()
-            raising.at("optimizer")
-
-        return step
-
-    micro_step(Raising("nowhere"))()
-    early = Raising("forward")
-    Rescue(early.fall_back, model=model).run(micro_step(early))
-    assert model.weight.grad is not None
-    assert model.weight.grad.tolist() == [[2.0] * 4]
-    late = Raising("optimizer")
-    with pytest.raises(StepNotRepeatableError, match="changed the gradient of weight"):
-        Rescue(late.fall_back, model=model).run(micro_step(late))
-    model.zero_grad()
-    micro_step(Raising("nowhere"))()
-    late = Raising("optimizer")
-    Rescue(late.fall_back, model=model, keep="host").run(micro_step(late))
-    assert model.weight.grad.tolist() == [[2.0] * 4]
-
-
-def test_an_input_changed_in_place_makes_the_step_unrepeatable() -> None:
-    """The closure's batch was normalised in place before memory ran out: a second run would do it twice."""
-    model = nn.Linear(4, 1)
-    batch = {"x": [torch.ones(2, 4)]}
-
-    def step() -> None:
-        batch["x"][0].div_(2)
-        model(batch["x"][0])
-        raising.at("forward")
-
-    raising = Raising("forward")
-    with pytest.raises(StepNotRepeatableError, match=r"an input of shape \(2, 4\)"):
-        Rescue(raising.fall_back, model=model).run(step)
-
-
-def test_a_generator_of_the_step_is_put_back() -> None:
-    """A torch.Generator in the closure draws the same numbers again."""
-    generator = torch.Generator().manual_seed(9)
-    expected = torch.rand(4, generator=torch.Generator().manual_seed(9))
-    raising = Raising("forward")
-
-    def step() -> torch.Tensor:
-        drawn = torch.rand(4, generator=generator)
-        raising.at("forward")
-        return drawn
-
-    assert torch.equal(Rescue(raising.fall_back).run(step), expected)
-
-
-def test_the_peak_of_the_step_is_what_it_is_without() -> None:
-    """Recording holds no gradient alive: a step that drops its gradients first has the same peak, to the byte."""
-    peaks = []
-    for rescued in (False, True):
-        with LimitedMemory() as memory:
-            model, optimizer, _ = limited_training(torch.optim.Adam)
-            x = torch.randn(1024, 512)
-
-            def step(model: Any = model, optimizer: Any = optimizer, x: torch.Tensor = x) -> None:
-                optimizer.zero_grad(set_to_none=True)
-                model(x).square().mean().backward()
-                optimizer.step()
-
-            run = Rescue(lambda: False, model=model, optimizer=optimizer).run if rescued else (lambda each: each())
-            run(step)
-            memory.reset_peak()
-            run(step)
-            peaks.append(memory.peak_bytes)
-    assert peaks[0] == peaks[1]
 
 
 class Scaled(nn.Module):
@@ -452,30 +173,6 @@ def test_an_out_of_memory_error_in_a_compiled_backward_gives_its_memory_back(bac
     assert held[0] - baseline_bytes < 60 * MIB
     assert "_compiled_call_impl" not in vars(model)
     assert first == pytest.approx(step(), rel=1e-6)
-
-
-def test_recovery_inside_the_except_block_would_hold_the_activations() -> None:
-    """Why the fall-back waits: inside `except` the traceback keeps 128 MiB of frames' tensors, outside nothing does."""
-
-    def step() -> None:
-        hidden = torch.zeros(32 * MIB)
-        raising.at("forward")
-        hidden.add_(1)
-
-    raising = Raising("forward")
-    before_bytes = resident_bytes()
-    try:
-        step()
-    except torch.OutOfMemoryError as error:
-        gc.collect()
-        # Frames hold the local; zeros are mapped lazily, so it is its size that counts, read from the frame.
-        frame = error.__traceback__.tb_next.tb_frame  # type: ignore[union-attr]
-        assert frame.f_locals["hidden"].nbytes == 128 * MIB
-        reference = weakref.ref(frame.f_locals["hidden"])
-        del frame
-        let_go(error)
-    assert reference() is None
-    assert resident_bytes() - before_bytes < 64 * MIB
 
 
 def test_memory_that_stays_is_told_with_its_size() -> None:
@@ -576,81 +273,6 @@ def test_an_out_of_memory_error_under_the_compiler_reads_as_one() -> None:
 
     assert Rescue(fall_back, model=model).run(lambda: model(torch.ones(2, 4))).shape == (2, 4)
     assert raising.times == 2
-
-
-def test_a_failed_allocation_of_the_host_is_rescued_too() -> None:
-    """A real one: the CPU allocator is asked for 32 TiB."""
-    sizes = [1 << 45, 16]
-
-    def step() -> int:
-        return torch.empty(sizes[0], dtype=torch.uint8).numel()
-
-    assert Rescue(lambda: bool(sizes.pop(0))).run(step) == 16
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(1 << 45, dtype=torch.uint8)
-    assert is_host_out_of_memory(caught.value)
-    assert not is_out_of_memory(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (RuntimeError("CUDA error: out of memory"), True),
-        (RuntimeError("cuBLAS error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
-        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
-        (ExceptionGroup("two", [ValueError("x"), torch.OutOfMemoryError("y")]), True),
-        (ValueError("the page on CUDA out of memory"), False),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-        (MemoryError(), False),
-    ],
-    ids=["driver", "cublas", "triton", "group", "words of another error", "shapes", "python"],
-)
-def test_what_is_an_out_of_memory_error(error: BaseException, expected: bool) -> None:
-    """Told by torch's class, or by the words of a library's RuntimeError."""
-    assert is_out_of_memory(error) is expected
-
-
-def test_an_error_raised_from_none_is_not_the_one_before() -> None:
-    """Who replaces an out-of-memory error on purpose gets that error; a cycle of causes ends."""
-
-    def replace() -> None:
-        try:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        except torch.OutOfMemoryError:
-            raise LookupError("too long a text") from None
-
-    with pytest.raises(LookupError) as caught:
-        replace()
-    assert not is_out_of_memory(caught.value)
-    first, second = RuntimeError("a"), RuntimeError("b")
-    first.__cause__, second.__cause__ = second, first
-    assert not is_out_of_memory(first)
-
-
-def test_a_gradient_scaler_scales_and_unscales_the_second_run_anew() -> None:
-    """An optimizer that ran out after unscaling must not be stepped with gradients still scaled."""
-
-    def run(raising: Raising) -> torch.Tensor:
-        torch.manual_seed(0)
-        model = nn.Linear(4, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-        x = torch.ones(2, 4)
-
-        def step() -> None:
-            scaler.scale(model(x).mean()).backward()
-            scaler.unscale_(optimizer)
-            raising.at("optimizer")
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-
-        Rescue(raising.fall_back, model=model, optimizer=optimizer).run(step)
-        return model.weight.detach().clone()
-
-    raising = Raising("optimizer")
-    assert torch.equal(run(raising), run(Raising("nowhere")))
-    assert raising.times == 1
 
 
 def test_values_that_cannot_be_are_refused() -> None:
