@@ -32,9 +32,6 @@ from peakcast.service.store.tables import ACCEPTED
 
 log = structlog.get_logger("peakcast.service")
 
-# `required` is found by further simulations; the four others say as much about whether a peak can be.
-_SIMULATED = tuple(name for name in QUANTITIES if name != "required")
-
 
 class Peaks:
     """Take reported peaks. Synchronous; runs in a worker thread."""
@@ -152,7 +149,9 @@ class Peaks:
 
 
 def _new_peak(spec: GraphSpec, query: PeakQuery, run: RunSpec, prior: Prior, reporter: str) -> NewPeak:
-    prior_bytes = {quantity: int(getattr(prior, f"{quantity}_bytes")) for quantity in _SIMULATED}
+    # `required` is found by further simulations: only where it was reported.
+    simulated = [name for name in QUANTITIES if name != "required" or "required_bytes" in query.measured]
+    prior_bytes = {name: int(getattr(prior, f"{name}_bytes")) for name in simulated}
     physics = Physics(prior_bytes, prior.parameters_bytes, prior.optimizer_state_bytes, query.device.total_bytes)
     measured = dict(query.measured)
     if query.out_of_memory:  # what it had reached by then is below what it needs

@@ -19,7 +19,6 @@ def test_few_true_peaks_wait_in_quarantine(tmp_path: Path) -> None:
     outside = 0
     for example, measured_Q in zip(dataset.examples, dataset.measured_PQ, strict=True):
         simulated = dict(zip(QUANTITIES, example.prior_bytes.astype(int).tolist(), strict=True))
-        del simulated["required"]
         physics = Physics(simulated, example.parameters_bytes, example.optimizer_state_bytes, 150_754_820_096)
         measured = {
             f"{name}_bytes": int(value)
