@@ -1,7 +1,7 @@
 """The freed buffers of a compiled graph that later ones of the same kind take over instead of being allocated.
 
 Follows `AllocateLine.plan` and `EfficientPeakEstimate` in torch/_inductor/codegen/wrapper.py. A buffer that waits for
-its heir in the pool is not given back, so that it may raise the peak: inductor keeps to what it estimates the peak to be.
+its heir in the pool is not given back, which may raise the peak: inductor keeps to what it estimates the peak to be.
 """
 
 from __future__ import annotations

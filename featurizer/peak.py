@@ -59,8 +59,8 @@ class Peak:
     label: Int64  # as `alive`: the buffer that uses each tensor's memory at that instant
     step: StepEvents
 
-    def top_tensors(self, spec: GraphSpec, trace: Trace) -> tuple[PeakTensor, ...]:
-        """Return the largest tensors, workspaces left out."""
+    def top_tensors(self, spec: GraphSpec, trace: Trace, count: int | None = TOP_TENSORS) -> tuple[PeakTensor, ...]:
+        """Return the largest tensors, workspaces left out; all of them where `count` is None."""
         found = []
         for tensor, label in zip(self.alive.tolist(), self.label.tolist(), strict=True):
             if tensor in self.step.workspaces:
@@ -76,7 +76,7 @@ class Peak:
                     role=ROLES[self.step.role[label]],
                 )
             )
-            if len(found) == TOP_TENSORS:
+            if len(found) == count:
                 break
         return tuple(found)
 

@@ -11,7 +11,7 @@ import numpy as np
 from peakcast.featurizer.accumulate import accumulated_in_place
 from peakcast.featurizer.allocator_config import AllocatorConfig
 from peakcast.featurizer.lifetimes import Lifetimes, StepEvents, observed_lifetimes, step_events
-from peakcast.featurizer.peak import Parts, PeakTensor, locate
+from peakcast.featurizer.peak import Parts, Peak, PeakTensor, locate
 from peakcast.featurizer.plans import parse_plan
 from peakcast.featurizer.scratch import with_scratch
 from peakcast.featurizer.steps import Steps
@@ -43,12 +43,17 @@ class Prior:
     trace_plan: str
     peak_phase: int  # index into PHASES
     peak_node: int
-    parts: Parts
+    peak: Peak
     top_tensors: tuple[PeakTensor, ...]
     watermark_bytes: Int64  # [N]
     is_known_device: bool  # False: the workspace of an unknown card is a guess
     is_native_allocator: bool  # False: the driver's pool is not simulated, reserved and required are a guess
     steps: Steps
+
+    @property
+    def parts(self) -> Parts:
+        """What is alive at the peak, by what it is for."""
+        return self.peak.parts
 
     @property
     def steady_allocated_bytes(self) -> int:
@@ -148,7 +153,7 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
         trace_plan=trace_plan,
         peak_phase=int(trace.phase[max(peak.node, 0)]) if len(trace) else 0,
         peak_node=peak.node,
-        parts=peak.parts,
+        peak=peak,
         top_tensors=peak.top_tensors(spec, trace),
         watermark_bytes=watermark_bytes(steady, len(trace)),
         is_known_device=generation.is_known,

@@ -23,6 +23,7 @@ class _Home(NamedTuple):
 _COMMANDS: Final = {
     "capture": _Home("peakcast.client.capture_command", "capture_command", "Capture a workload's graph. Runs no step."),
     "predict": _Home("peakcast.client.predict_command", "predict_command", "Predict the peaks of a graph or workload."),
+    "explain": _Home("peakcast.client.explain_command", "explain_command", "Show which tensors make a step's peak."),
     "replay": _Home("peakcast.client.replay_command", "replay_command", "Replay the compiler's plan, without a GPU."),
     "compare": _Home("peakcast.client.compare_command", "compare_command", "Run eager beside compiled on a GPU."),
     "watch": _Home("peakcast.client.watch_command", "watch_app", "Run a script and report what it recompiles."),
