@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from peakcast.client.asking import Asking
+from peakcast.client.largest_batch import batch_of, first_of, largest_batch
 from peakcast.client.memory_facts import allocator_settings, closure_bytes, device_now, own_bytes_of
 from peakcast.client.policy import Policy
 from peakcast.client.ranks import Ranks, adopted, proposal_of
@@ -105,6 +107,27 @@ class Decider:
                 self._spare.renew()
             else:
                 self._spare.close()
+
+    def largest_batch(self, call: Call, verdict: Verdict) -> int | None:
+        """Return the largest batch that fits under the verdict's plan, or None where none was found.
+
+        Raises as `decide` does.
+        """
+        inputs = (call.args, dict(call.kwargs))
+        batch = batch_of(inputs)
+        if batch is None or verdict.room_bytes is None or verdict.device is None:
+            return None
+        device, plan = verdict.device, verdict.plan
+
+        @functools.cache
+        def required_bytes(size: int) -> int:
+            args, kwargs = first_of(inputs, size)
+            captured = self.capture(replace(call, args=args, kwargs=kwargs, step=None).described(), [plan])
+            return self.answer(captured.spec, [plan], device, verdict.run).plan(plan).required.upper_bytes
+
+        # What the user's step takes beyond the standard loop that stands for it at other sizes.
+        more_bytes = max(0, verdict.required[plan] - required_bytes(batch))
+        return largest_batch(required_bytes, too_large=batch, room_bytes=verdict.room_bytes - more_bytes)
 
     def capture(self, described: Described, plans: Sequence[str]) -> Captured:
         """Capture a described step."""

@@ -269,7 +269,7 @@ class Guard:
         self._reports.decided(verdict)
         if verdict.action == "smallest":
             if self.policy.nothing_fits == "refuse":
-                self._refuse(verdict)
+                self._refuse(verdict, call)
             self._warn_once("smallest", "%s; running %s, which requires least", verdict.reason, verdict.plan)
         return verdict
 
@@ -284,8 +284,15 @@ class Guard:
     def _unknown(self, reason: str) -> Verdict:
         return Verdict(plan=self.plan if self._verdicts else self.plans[0], action="unknown", reason=reason)
 
-    def _refuse(self, verdict: Verdict) -> NoReturn:
-        raise NothingFitsError(verdict.reason)
+    def _refuse(self, verdict: Verdict, call: Call) -> NoReturn:
+        largest = None
+        try:
+            with self._switch.bare():
+                largest = self._decider.largest_batch(call, verdict)
+        except Exception as error:  # noqa: BLE001  (the refusal stands without it)
+            _log.info("the largest batch that fits is not known: %s", _first_line(error))
+        more = f"; the largest batch that fits: {largest}, under {verdict.plan}" if largest is not None else ""
+        raise NothingFitsError(verdict.reason + more, largest)
 
     def _adopt(self, verdict: Verdict) -> None:
         """Put a verdict's plan on the model."""

@@ -89,9 +89,10 @@ def test_the_plan_that_fits_is_found_and_refusing_is_a_policy(caplog: pytest.Log
     refusing = Policy(plans=policy.plans, nothing_fits="refuse")
     with (
         peakcast.guard(again.model, again.optimizer, device=TINY, policy=refusing) as guard,
-        pytest.raises(NothingFitsError, match="no plan fits in"),
+        pytest.raises(NothingFitsError, match="no plan fits in") as refused,
     ):
         guard.step(again.step_on(16))
+    assert refused.value.largest_batch is None  # the context alone is more than there is
 
 
 def test_a_service_that_is_away_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from peakcast.client.ask import predict
 from peakcast.client.asking import WrongAnswerError, check_answer, within
 from peakcast.client.errors import AskError
+from peakcast.client.largest_batch import batch_of, first_of, largest_batch
 from peakcast.client.plan_backend import PlanBackend
 from peakcast.client.plan_switch import PlanSwitch, possible_plans
 from peakcast.client.policy import DEFAULT_PLANS, Policy
@@ -284,3 +285,38 @@ def test_a_workload_of_more_bytes_than_allowed_is_not_packed_to_its_end() -> Non
     with pytest.raises(OverflowError, match="more than 65,536 bytes"):
         pack(workload, most_bytes=1 << 16)
     assert len(pack(workload)) > 1 << 20
+
+
+@pytest.mark.parametrize(("room", "largest"), [(1000, 45), (640, 27), (101, 0), (1059, 47), (1060, 48), (120, 1)])
+def test_the_largest_batch_is_found_with_few_captures(room: int, largest: int) -> None:
+    """100 bytes and 20 for each row: the largest batch below 64 that fits, each answer checked; 0 stands for none."""
+    asked: list[int] = []
+
+    def required(batch: int) -> int:
+        asked.append(batch)
+        return 100 + 20 * batch
+
+    assert (largest_batch(required, too_large=64, room_bytes=room) or 0) == largest
+    assert len(asked) <= 6
+    assert all(batch < 64 for batch in asked[1:])
+
+
+def test_a_batch_that_fits_is_found_where_bytes_jump() -> None:
+    """Where bytes are not linear the answer still fits."""
+
+    def required(batch: int) -> int:
+        return 500 if batch > 20 else batch
+
+    found = largest_batch(required, too_large=64, room_bytes=100)
+    assert found is not None
+    assert 1 <= found <= 20
+
+
+def test_the_batch_is_the_first_dimension_that_all_share() -> None:
+    """Inputs of unlike first dimension, or of one row, have none; slicing takes the first rows of each."""
+    x, y = torch.zeros(6, 2), torch.zeros(6)
+    assert batch_of(((x,), {"y": y, "flag": True})) == 6
+    assert batch_of(((x, y[:3]), {})) is None
+    assert batch_of(((x[:1],), {})) is None
+    ((first,), rest) = first_of(((x,), {"y": y}), 4)
+    assert (first.shape, rest["y"].shape) == ((4, 2), (4,))
