@@ -7,7 +7,8 @@ fused kernel may write into an input that dies there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +37,7 @@ SIBLING_BYTES: Final = 1 << 20
 _WITH_OUT: Final = frozenset({"_int_mm", "_scaled_mm", "addmm", "baddbmm", "bmm", "mm"})
 
 _FUSES_WITH_SIBLINGS: Final = (OpKind.POINTWISE, OpKind.WINDOW)
+_NOTHING: Final[frozenset[int]] = frozenset()
 _WRITES_IN_PLACE: Final = (OpKind.POINTWISE, OpKind.REDUCTION, OpKind.SCATTER)
 
 
@@ -72,8 +74,8 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
 class _Expression:
     """A value as its reader sees it: the buffers it reads, those of them not in place, and how much it computes."""
 
-    reads: set[int]
-    displaced: set[int]
+    reads: AbstractSet[int]
+    displaced: AbstractSet[int]
     op_count: int
 
 
@@ -88,7 +90,8 @@ class _Kernel:
     writes: list[int]
     changes: list[int]  # storages made before that it writes to
     allocates_itself: bool  # a library call without `out=`
-    loops: list[tuple[int, set[int]]]  # elements gone through, buffers read: one loop, or one for each part of a `cat`
+    # Elements gone through, buffers read: one loop, or one for each part of a `cat`.
+    loops: list[tuple[int, AbstractSet[int]]]
 
 
 def _lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tuple[list[_Kernel], list[int]]:
@@ -117,7 +120,7 @@ def _lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tu
 
 def _loops(
     graph: CompiledGraph, node: int, kind: OpKind, expression: _Expression, inlined: dict[int, _Expression]
-) -> list[tuple[int, set[int]]]:
+) -> list[tuple[int, AbstractSet[int]]]:
     """Return what a kernel goes through. The parts of a concatenation are written by a kernel each."""
     writes = graph.new[node]
     if kind in _FUSES_WITH_SIBLINGS and len(writes) == 1:
@@ -127,8 +130,15 @@ def _loops(
     return []
 
 
-def _read(storages: Iterable[int], inlined: dict[int, _Expression], moved: set[int]) -> _Expression:
-    """Join what a node reads into one expression."""
+def _read(storages: Sequence[int], inlined: dict[int, _Expression], moved: set[int]) -> _Expression:
+    """Join what a node reads into one expression. Sets are shared and never changed: most nodes read one value."""
+    if len(storages) == 1:
+        (storage,) = storages
+        inner = inlined.get(storage)
+        if inner is None:
+            alone = {storage}
+            return _Expression(alone, alone if storage in moved else _NOTHING, 1)
+        return _Expression(inner.reads, inner.reads if storage in moved else inner.displaced, inner.op_count + 1)
     reads: set[int] = set()
     displaced: set[int] = set()
     op_count = 1

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 import orjson
 
-from peakcast.featurizer.prior import Prior, simulate
+from peakcast.featurizer.prior import Prior, simulate, source_plan
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import QUANTITIES
@@ -98,7 +98,7 @@ class Predictor:
         names = list(dict.fromkeys(plans if plans is not None else spec.traces))
         if not names:
             raise ValueError("no plan to predict: give plans, or a graph with at least one trace")
-        priors: list[Prior] = [simulate(spec, name, run, device) for name in names]
+        priors = _simulated(spec, names, run, device)
         for trace_plan in {prior.trace_plan: None for prior in priors}:
             check_trace(spec, trace_plan, run)
         examples = []
@@ -124,7 +124,8 @@ class Predictor:
         """Return expected and upper bytes of examples, at the given risk for each quantity by itself."""
         expected, log2_spread = self.unordered(examples)
         scale = spread_bytes(log2_spread, expected, self.spread_floor)
-        judged = [self.coverage.judge(example.facts) for example in examples]
+        covers = [self.coverage_of(example) for example in examples]
+        judged = [cover.judge(example.facts) for cover, example in zip(covers, examples, strict=True)]
         upper = np.empty_like(expected)
         extended = []
         for row, (example, (confidence, _)) in enumerate(zip(examples, judged, strict=True)):
@@ -138,16 +139,21 @@ class Predictor:
                 upper[row, column] = expected[row, column] + value * scale[row, column]
             extended.append(bound.support == "tail")
             if confidence == "unknown":
-                upper[row] = np.maximum(upper[row], self.coverage.cautious_bytes(example.facts))
+                upper[row] = np.maximum(upper[row], covers[row].cautious_bytes(example.facts))
         expected = ordered(expected, examples)
         return Forecast(
             expected_PQ=expected,
             upper_PQ=ordered(np.maximum(upper, expected), examples),
             confidence=tuple(confidence for confidence, _ in judged),
             doubts=tuple(doubts for _, doubts in judged),
-            opaque=tuple(self.coverage.opaque(example.facts) for example in examples),
+            opaque=tuple(cover.opaque(example.facts) for cover, example in zip(covers, examples, strict=True)),
             extended=tuple(extended),
         )
+
+    def coverage_of(self, example: Example) -> Coverage:
+        """Return what was measured where the example runs."""
+        here = self.adaptation is not None and self.adaptation.is_here(example)
+        return self.adaptation.coverage if self.adaptation is not None and here else self.coverage
 
     def unordered(self, examples: Sequence[Example]) -> tuple[Floats, Floats]:
         """Return expected bytes [P, Q] before physics puts them in order, and log2 of their learned relative spread."""
@@ -213,6 +219,16 @@ class Predictor:
         root = Path(path) if path is not None else Registry().root
         folder = root if (root / "manifest.json").exists() else Registry(root).current()
         return _load(folder.resolve(), (folder / "manifest.json").stat().st_mtime_ns)
+
+
+def _simulated(spec: GraphSpec, plans: Sequence[str], run: RunSpec, device: DeviceSpec) -> list[Prior]:
+    """Simulate plans; those derived from the same trace take the same, and are simulated once."""
+    by_trace: dict[str, Prior] = {}
+    for plan in plans:
+        trace_plan = source_plan(spec, plan)
+        if trace_plan not in by_trace:
+            by_trace[trace_plan] = simulate(spec, plan, run, device)
+    return [replace(by_trace[source_plan(spec, plan)], plan=plan) for plan in plans]
 
 
 @lru_cache(maxsize=4)
