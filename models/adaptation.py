@@ -17,8 +17,6 @@ from peakcast.models.example import Example, Floats
 
 # What makes a place another: the fields of an example's facts, in this order.
 PLACE_FIELDS: Final = ("card", "device", "torch", "allocator", "autocast")
-# The lists of `Coverage` that hold them.
-_COVERED: Final = ("cards", "devices", "torch", "allocators", "autocasts")
 Place = tuple[str, ...]
 
 
@@ -48,11 +46,12 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Adaptation:
-    """The places, the shift of each cell, and how far off the moved answers were there, out of fold."""
+    """The places, the shift of each cell, how far off the moved answers were there out of fold, and what is covered."""
 
     places: frozenset[Place]
     shifts: Mapping[str, Shift]
     calibration: Calibration
+    coverage: Coverage  # the pair's, and what the local records cover
 
     def is_here(self, example: Example) -> bool:
         """Tell whether an example runs where this was measured."""
@@ -79,19 +78,13 @@ class Adaptation:
         # A thousandth above, so that rounding does not ask for more than the groups support.
         return table.conformal(max(risk, 1.001 / (table.groups + 1)))
 
-    def widened(self, coverage: Coverage) -> Coverage:
-        """Return the coverage with what was measured at the places."""
-        values = coverage.to_dict()
-        for position, field in enumerate(_COVERED):
-            values[field] = sorted({*values[field], *(place[position] for place in self.places)} - {""})
-        return Coverage(**values)
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
             "places": sorted(list(place) for place in self.places),
             "shifts": {name: asdict(shift) for name, shift in sorted(self.shifts.items())},
             "calibration": self.calibration.to_dict(),
+            "coverage": self.coverage.to_dict(),
         }
 
     @classmethod
@@ -101,4 +94,5 @@ class Adaptation:
             frozenset(tuple(place) for place in data["places"]),
             {name: Shift(**values) for name, values in data["shifts"].items()},
             Calibration.from_dict(data["calibration"]),
+            Coverage(**data["coverage"]),
         )

@@ -204,6 +204,16 @@ class Coverage:
             cards=sorted({fact.card for fact in facts} - {""}),
         )
 
+    def joined(self, other: Coverage) -> Coverage:
+        """Return what either covered."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        ranges = dict(mine["plan_tasks"])
+        for name, (low_n, high_n, low_p, high_p) in theirs["plan_tasks"].items():
+            own = ranges.get(name, [low_n, high_n, low_p, high_p])
+            ranges[name] = [min(own[0], low_n), max(own[1], high_n), min(own[2], low_p), max(own[3], high_p)]
+        lists = {name: sorted({*mine[name], *theirs[name]}) for name in mine if name != "plan_tasks"}
+        return Coverage(**lists, plan_tasks=dict(sorted(ranges.items())))
+
     def judge(self, facts: Facts) -> tuple[Confidence, tuple[str, ...]]:
         """Return the confidence and the doubts in words, the gravest first."""
         unknown = [*self._unknown_ops(facts), *self._unknown_regime(facts)]

@@ -20,6 +20,7 @@ from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.adaptation import Adaptation, Shift, cell_of, place_of
 from peakcast.models.artefact import Manifest, content_version, read_manifest, write_artefact
 from peakcast.models.calibration import Calibration
+from peakcast.models.coverage import Coverage
 from peakcast.models.example import Floats
 from peakcast.models.predictor import Predictor, class_names, ordered, spread_bytes
 from peakcast.training.dataset import Dataset
@@ -33,9 +34,10 @@ _OUTER_FOLDS: Final = 5
 JUDGED_RISK: Final = 0.05
 # An error counts no more than this: one wild record must not choose.
 _ERROR_CAP: Final = 0.5
-# Standard errors over architectures that the gain must exceed.
-_SURE: Final = 1.0
-_TRUSTS: Final = (0.0, 0.5, 1.0, 1.5, 2.0)
+# Standard errors over architectures that the gain must exceed, and still be one without the architecture that gains
+# most: the best of a dozen shifts gains something by chance.
+_SURE: Final = 2.0
+_TRUSTS: Final = (0.0, 1.0)
 _STRENGTHS: Final = (0.5, 1.0)
 
 
@@ -69,8 +71,9 @@ def adapt(parent: Predictor, local: Dataset) -> Predictor:
         frozenset(place_of(example.facts) for example in local.examples),
         shifts,
         _calibrate(local, moved, spread_bytes(log2_spread, moved, bare.spread_floor)),
+        bare.coverage.joined(Coverage.fit(example.facts for example in local.examples)),
     )
-    adapted = replace(bare, adaptation=adaptation, coverage=adaptation.widened(bare.coverage))
+    adapted = replace(bare, adaptation=adaptation)
     files = adapted.to_files()
     return Predictor.from_files(content_version(files, local.data_sha256), files)
 
@@ -119,7 +122,7 @@ def _choose(measured: Floats, prior: Floats, expected: Floats, architectures: Se
             answer[~known] = shift.apply(prior[~known], expected[~known])
         after = by_architecture(answer)
         gain = before - after
-        sure = gain.mean() > _SURE * gain.std(ddof=1) / len(gain) ** 0.5
+        sure = gain.mean() > _SURE * gain.std(ddof=1) / len(gain) ** 0.5 and np.sort(gain)[:-1].mean() > 0.0
         if sure and after.mean() < best_error:
             best, best_answer = _fit(measured, prior, expected, weight, **tried), answer
             best_error = float(after.mean())

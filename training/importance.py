@@ -16,8 +16,8 @@ from peakcast.models.predictor import Predictor
 NODE_PARTS = {"shape": slice(0, 3), "op": slice(3, 11), "placement": slice(11, 12)}
 
 
-# What the columns of the trees tell, the first that fits: kinds of operators, where things lie, when they live and under
-# which plan, and the rest, which are sizes.
+# What the columns of the trees tell, the first that fits: kinds of operators, where things lie, when they live and
+# under which plan, and the rest, which are sizes.
 _TREE_PARTS = {
     "op": re.compile(r".*_(nodes_share|born_share|scratch_share|scratch_log2_mib|overshoot_share|overshoot_log2_mib)"),
     "placement": re.compile(r"traced_on_cpu|device_capability|log2_world_size|expandable_segments"),

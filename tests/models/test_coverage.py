@@ -133,3 +133,14 @@ def test_unfused_peak_by_hand() -> None:
         zeros, numbers, zeros, numbers.astype(np.int64), zeros, zeros, numbers, numbers, empty, empty, storages
     )
     assert unfused_bytes(trace) == 1024 + 5120
+
+
+def test_joined_coverage_is_what_either_covered(coverage: Coverage) -> None:
+    """A second place's op, dtype, task and sizes are covered; what neither saw is not."""
+    facts = {"op_share": {"aten.fold.default": 1.0}, "dtypes": frozenset({"bfloat16"}), "torch": "2.99"}
+    both = coverage.joined(Coverage.fit([make_facts(**facts, log2_prior=33.0, task="inference")]))
+    assert both.judge(make_facts())[0] == "in_distribution"
+    assert both.judge(make_facts(**facts, task="inference", log2_prior=33.5))[0] == "in_distribution"
+    assert both.judge(make_facts(torch="2.98"))[0] == "extrapolating"
+    wider = coverage.joined(Coverage.fit([make_facts(log2_prior=36.0)]))
+    assert wider.plan_tasks == {"eager/training": [10.0, 10.0, 31.0, 36.0]}
