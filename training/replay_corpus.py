@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import random
@@ -86,6 +87,7 @@ class _Replayer:
 
     graphs: Path
     process: subprocess.Popen[str] | None = None
+    reader: threading.Thread | None = None
     answers: queue.Queue[str] = field(default_factory=queue.Queue)
     cases: int = 0
     folder: tempfile.TemporaryDirectory[str] | None = None
@@ -136,7 +138,8 @@ class _Replayer:
             text=True,
             env=variables,
         )
-        threading.Thread(target=self._read, args=(self.process, self.answers), daemon=True).start()
+        self.reader = threading.Thread(target=self._read, args=(self.process, self.answers), daemon=True)
+        self.reader.start()
 
     @staticmethod
     def _read(process: subprocess.Popen[str], answers: queue.Queue[str]) -> None:
@@ -157,6 +160,12 @@ class _Replayer:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+            if self.reader is not None:
+                self.reader.join()  # the pipe has ended
+            for pipe in (self.process.stdin, self.process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
             self.process = None
         if self.folder is not None:
             self.folder.cleanup()
