@@ -387,10 +387,6 @@ class _Elsewhere:
         """Run the step."""
         return step()
 
-    def recompiles(self) -> RecompileReport:
-        """Return what was compiled until now, why, and what stayed alive."""
-        return self._watch.report()
-
     @contextlib.contextmanager
     def watching(self, _: Any) -> Iterator[None]:
         """Do nothing."""
