@@ -13,12 +13,11 @@ import httpx
 import orjson
 import pytest
 from bench.graphs import GRAPHS, corpus_document, gpt2_document
+from bench.throughput import predict_many
 from bench.timing import Row, p50_ms
 from serving import Served, serving
 
-from peakcast.featurizer import compiled
 from peakcast.featurizer.spec import GraphSpec
-from peakcast.models.predictor import Predictor
 
 pytestmark = pytest.mark.bench
 
@@ -72,23 +71,13 @@ def test_rest(root: Path, served: Served, rows: list[Row], name: str) -> None:
     assert graph_id in GraphSpec.from_json(document).graph_id
 
 
-def _predict_many(documents: list[bytes], count: int) -> tuple[int, float]:
-    """Predict distinct questions in a process of its own; returns how many and the seconds they took."""
-    compiled.load()
-    predictor = Predictor.load()
-    specs = [GraphSpec.from_json(document) for document in documents]
-    predictor.predict(specs[0])
-    start = time.perf_counter()
-    for number in range(count):
-        predictor.predict(GraphSpec.from_json(documents[number % len(documents)]), risk=0.01 + 1e-5 * number)
-    return count, time.perf_counter() - start
-
-
 def test_throughput_of_two_processes(root: Path, rows: list[Row]) -> None:
     """Two processes predict graphs of 1,400 nodes from their JSON, no two questions alike."""
     documents = [corpus_document(root, prefix) for prefix in GRAPHS]
     with get_context("spawn").Pool(2) as pool:
-        done = pool.starmap(_predict_many, [(documents, 140)] * 2)
-    each_second = sum(count / seconds for count, seconds in done)
-    rows.append(Row("1,400 nodes, two processes, from JSON", each_second, "a second", target=">= 100 on 2 cores"))
-    assert [count for count, _ in done] == [140, 140]
+        done = pool.starmap(predict_many, [(documents, 140)] * 2)
+    each_second = sum(1 / seconds for seconds, _ in done)
+    cpu_ms = 1e3 * median(cpu_seconds for _, cpu_seconds in done)
+    name = "1,400 nodes, two processes, from JSON"
+    rows.append(Row(name, each_second, "a second", target=">= 100 on 2 cores", cpu_ms=cpu_ms))
+    assert all(0 < cpu_seconds <= 2 * seconds for seconds, cpu_seconds in done)
