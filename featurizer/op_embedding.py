@@ -32,8 +32,11 @@ class OpEmbedding:
     def vectors_of(self, names: Sequence[str]) -> Vectors:
         """Return [len(names), 8]: an operator's vector, else its closest relatives' by name, else zeros."""
         found = np.zeros((len(names), DIMENSIONS), np.float32)
-        for row, name in enumerate(names):
-            vector = self.find(name)
+        rows = np.fromiter((self._index.get(name, -1) for name in names), np.int64, len(names))
+        is_listed = rows >= 0
+        found[is_listed] = self.vectors[rows[is_listed]]
+        for row in np.flatnonzero(~is_listed).tolist():
+            vector = self.find(names[row])
             if vector is not None:
                 found[row] = vector
         return found
