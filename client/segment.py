@@ -54,7 +54,7 @@ class Segment(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the compiled code behind: its source travels."""
-        return {**super().__getstate__(), "_run": None}  # type: ignore[misc]
+        return {**vars(self), "_run": None}
 
 
 def _function(source: str, names: dict[str, Any]) -> Any:

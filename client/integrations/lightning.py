@@ -30,7 +30,7 @@ class LightningStep:
         self.optimizer.zero_grad()
         with torch.autocast("cuda", self.autocast, enabled=self.autocast is not None):
             output = self.module.training_step(self.batch, 0)
-        loss = output["loss"] if isinstance(output, Mapping) else output
+        loss: Any = output["loss"] if isinstance(output, Mapping) else output
         loss.backward()
         self.optimizer.step()
 

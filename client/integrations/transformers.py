@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback
 from peakcast.client.guard import Guard, guard
 
 
-class PeakcastCallback(TrainerCallback):  # type: ignore[misc]  # transformers' own base is untyped
+class PeakcastCallback(TrainerCallback):
     """Guard the model for the time of a training: `Trainer(..., callbacks=[PeakcastCallback(server=url)])`.
 
     The Trainer's step cannot be sent to a capturing process, so the standard loop around the model's call stands for
@@ -24,11 +24,11 @@ class PeakcastCallback(TrainerCallback):  # type: ignore[misc]  # transformers' 
         self.guard: Guard | None = None
         self._options = options
 
-    def on_train_begin(self, _args: Any, _state: Any, _control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002  (its names)
         """Put the guard in front of the model."""
         self.guard = guard(kwargs["model"], kwargs.get("optimizer"), **self._options)
 
-    def on_train_end(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002  (the same)
         """Take it away; what it decided stays readable."""
         if self.guard is not None:
             self.guard.close()
@@ -54,5 +54,5 @@ def guard_trainer(trainer: Trainer, **options: Any) -> PeakcastCallback:
             return training_step(*args, **kwargs)
         return callback.guard.step(lambda: training_step(*args, **kwargs), described_by=None)
 
-    trainer.training_step = rescued_step
+    trainer.training_step = rescued_step  # type: ignore[method-assign]
     return callback

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import torch
 from guarded import Training, card, eager_losses
 from serving import Served, serving
+from torch._inductor.utils import fresh_cache
 
 import peakcast
 from peakcast.client.guard import NothingFitsError
 from peakcast.client.policy import Policy
+from peakcast.client.second_look import config_patches
+from peakcast.featurizer.spec import GraphSpec
+from peakcast.featurizer.workspace import CONTEXT_BYTES, LIBRARIES_BYTES
+from peakcast.models.prediction import Expectation
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
@@ -55,8 +64,7 @@ def test_a_plan_that_fits_runs_as_asked_and_is_asked_about_once(service: Served)
         assert guard.counts["questions"] == 1
         guard.step(training.step_on(17))
         assert guard.counts["questions"] == 2
-        first, second = guard._verdicts.values().__iter__(), guard.decision
-        assert next(first).graph_id != second.graph_id
+        assert len({verdict.graph_id for verdict in guard._verdicts.values()}) == 2
     assert "_compiled_call_impl" not in vars(training.model)
 
 
@@ -139,6 +147,7 @@ def test_a_step_that_runs_out_of_memory_is_rescued_under_the_next_plan() -> None
         assert guard.decision.reason == "eager ran out of memory"
 
 
+@pytest.mark.slow
 def test_a_slow_step_goes_one_plan_down_and_quiet_brings_the_plan_back() -> None:
     """A step over the limit degrades the full graph to hybrid; after the quiet period the full graph is tried."""
     training = Training()
@@ -177,3 +186,61 @@ def test_errors_of_the_step_pass_untouched() -> None:
             guard.step(lambda: 1 // 0)
         assert guard.step(lambda: 7) == 7
         assert guard.counts["questions"] == 0
+
+
+@pytest.mark.skipif(not config_patches(lambda _: None), reason="this torch has no CustomSchedulerPass")
+def test_the_second_look_overrules_a_prediction_that_is_far_too_low(honest_but_low: str) -> None:
+    """Inductor's own plan shows that what a server promised cannot fit: nothing is compiled, the next plan runs."""
+    training = Training(width=64)
+    policy = Policy(plans=("inductor", "eager"), ask_time=timedelta(seconds=30))
+    # Context and libraries, and 4 MiB: weights, state and one batch's activations of 8,192 rows are 10 times that.
+    little = card(CONTEXT_BYTES + LIBRARIES_BYTES + (4 << 20))
+    with (
+        fresh_cache(),
+        peakcast.guard(
+            training.model, training.optimizer, server=honest_but_low, device=little, policy=policy
+        ) as guard,
+    ):
+        loss = guard.step(training.step_on(8192))
+        assert guard.plan == "eager"
+        assert guard.counts["second_looks"] >= 1
+        assert guard.counts["fall_backs"] == 1
+        assert "inductor's own plan of the forward needs" in guard.decision.reason
+    assert loss == pytest.approx(Training(width=64).step_on(8192)(), rel=1e-6)
+
+
+@pytest.fixture
+def honest_but_low() -> Iterator[str]:
+    """Give a server whose answers have the right form, and bytes of nearly nothing."""
+
+    class Low(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers["Content-Encoding"] == "gzip":
+                content = gzip.decompress(content)
+            asked = json.loads(content)
+            status, reply = 404, json.dumps({"error": {"code": "graph_unknown", "message": "send it"}}).encode()
+            if "graph" in asked:
+                told = peakcast.predict(GraphSpec.from_json(asked["graph"]), plans=asked["plans"])
+                nothing = Expectation(expected_bytes=1, upper_bytes=1)
+                low = dict.fromkeys(("required", "device", "steady_allocated", "steady_reserved"), nothing)
+                low |= {"first_allocated": nothing, "first_reserved": nothing}
+                plans = tuple(plan.model_copy(update={**low, "fits": True}) for plan in told.plans)
+                status, reply = 200, told.model_copy(update={"plans": plans}).model_dump_json().encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Low)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
