@@ -115,7 +115,7 @@ class Decider:
         """
         inputs = (call.args, dict(call.kwargs))
         batch = batch_of(inputs)
-        if batch is None or verdict.room_bytes is None or verdict.device is None:
+        if batch is None or verdict.device is None or (verdict.room_bytes or 0) <= 0:
             return None
         device, plan = verdict.device, verdict.plan
 
@@ -127,7 +127,7 @@ class Decider:
 
         # What the user's step takes beyond the standard loop that stands for it at other sizes.
         more_bytes = max(0, verdict.required[plan] - required_bytes(batch))
-        return largest_batch(required_bytes, too_large=batch, room_bytes=verdict.room_bytes - more_bytes)
+        return largest_batch(required_bytes, too_large=batch, room_bytes=(verdict.room_bytes or 0) - more_bytes)
 
     def capture(self, described: Described, plans: Sequence[str]) -> Captured:
         """Capture a described step."""

@@ -94,13 +94,36 @@ def test_the_plan_that_fits_is_found_and_refusing_is_a_policy(caplog: pytest.Log
         assert guard.decision.action in {"compile", "fall_back"}
         assert f"{smallest} needs at most" in guard.decision.reason
 
-    refusing = Policy(plans=policy.plans, nothing_fits="refuse")
+
+def test_refusing_is_a_policy() -> None:
+    """Where not even context and libraries fit, no batch does; the step does not run."""
+    training = Training()
+    policy = Policy(plans=("eager",), nothing_fits="refuse")
     with (
-        peakcast.guard(again.model, again.optimizer, device=TINY, policy=refusing) as guard,
+        peakcast.guard(training.model, training.optimizer, device=TINY, policy=policy) as guard,
         pytest.raises(NothingFitsError, match="no plan fits in") as refused,
     ):
-        guard.step(again.step_on(16))
-    assert refused.value.largest_batch is None  # the context alone is more than there is
+        guard.step(training.step_on(16))
+    assert refused.value.largest_batch is None
+    assert training.optimizer.state == {}
+
+
+@pytest.mark.slow
+def test_a_refusal_names_the_largest_batch_that_fits() -> None:
+    """A batch of that size fits on the same card, and one a tenth larger does not."""
+    training = Training(width=64)
+    policy = Policy(plans=("eager",), nothing_fits="refuse", report=False)
+    little = card(CONTEXT_BYTES + LIBRARIES_BYTES + (192 << 20))
+    guard = peakcast.guard(training.model, training.optimizer, device=little, policy=policy)
+    with guard:
+        with pytest.raises(NothingFitsError, match="the largest batch that fits: ") as refused:
+            guard.step(training.step_on(1 << 18))
+        largest = refused.value.largest_batch
+        assert largest is not None
+        guard.step(training.step_on(largest))
+        assert guard.decision.action == "fall_back"
+        with pytest.raises(NothingFitsError):
+            guard.step(training.step_on(largest + largest // 10))
 
 
 def test_a_service_that_is_away_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
