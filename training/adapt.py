@@ -107,7 +107,7 @@ def _choose(measured: Floats, prior: Floats, expected: Floats, architectures: Se
 
     def by_architecture(answer: Floats) -> Floats:
         error = np.minimum(np.abs(answer / measured - 1.0), _ERROR_CAP)
-        mean: Floats = np.bincount(group, weights=error * weight)
+        mean: Floats = np.bincount(group, weights=error * weight).astype(np.float64)
         return mean
 
     best, best_answer = Shift(), expected

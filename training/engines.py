@@ -36,7 +36,7 @@ def running_on(engine: Engine, scheduler: str | None, jobs: int) -> Iterator[int
     from distributed import Client
 
     with (
-        Client(scheduler, set_as_default=False) as client,
+        Client(scheduler, set_as_default=False) as client,  # type: ignore[no-untyped-call]
         joblib.parallel_config(backend="dask", client=client, wait_for_workers_timeout=_WAIT_SEC),
     ):
         client.wait_for_workers(1, timeout=_WAIT_SEC)

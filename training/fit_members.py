@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,7 +168,7 @@ class Members:
         additive = np.clip(targets["additive"], -_ADDITIVE_LIMIT, _ADDITIVE_LIMIT)
         return np.concatenate([targets["ratio"], additive], axis=1)
 
-    def _run(self, what: str, steps: Sequence[Step]) -> list[Floats]:
+    def _run(self, what: str, steps: Sequence[Step]) -> list[Any]:
         return self.finished.run(steps, jobs=self.jobs, told=lambda count: self.told(f"{what}, {count}"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -23,10 +22,11 @@ from peakcast.training.gate import JUDGED_RISK, Verdict, judge
 class Told(Protocol):
     """Hears what begins, and what is to stay on the screen."""
 
-    note: Callable[[str], None]
-
     def __call__(self, name: str) -> None:
         """Hear that a stage begins."""
+
+    def note(self, text: str) -> None:
+        """Hear something that stays."""
 
 
 @dataclass(frozen=True, slots=True)
