@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peakcast.featurizer.capture.replay.api import Replayed, replay_workload
+    from peakcast.featurizer.capture.replay.api import replay_workload
+    from peakcast.featurizer.capture.replay.session import Replayed
     from peakcast.featurizer.capture.replay.versions import ReplayUnavailable
 
 __all__ = ["ReplayUnavailable", "Replayed", "replay_workload"]
 
-_HOME = {"Replayed": "api", "replay_workload": "api", "ReplayUnavailable": "versions"}
+_HOME = {"Replayed": "session", "replay_workload": "api", "ReplayUnavailable": "versions"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import fx
@@ -40,7 +39,7 @@ class Replay:
         """Lower a Dynamo graph for good."""
         return inductor.compile_fx(graph, example_inputs, inner_compile=self._inner_compile)
 
-    def _inner_compile(self, graph: fx.GraphModule, example_inputs: Any, **options: Any) -> Callable[[list[Any]], Any]:
+    def _inner_compile(self, graph: fx.GraphModule, example_inputs: Any, **options: Any) -> Any:
         compiled: Any = inductor.compile_fx_inner(graph, example_inputs, **options)
 
         def run(args: list[Any]) -> Any:

@@ -128,7 +128,7 @@ def _inputs() -> None:
 
     utils.copy_misaligned_inputs = copy_misaligned
     if hasattr(compile_fx, "copy_misaligned_inputs"):
-        compile_fx.copy_misaligned_inputs = copy_misaligned  # type: ignore[attr-defined]
+        compile_fx.copy_misaligned_inputs = copy_misaligned
 
 
 def _triton_target() -> None:

@@ -31,11 +31,11 @@ class Padding:
         pad_mm.get_cached_should_pad = self.decide
         compute_bound = pad_mm.is_mm_compute_bound
 
-        def is_benchmarked(rows: int, inner: int, columns: int, dtype: torch.dtype) -> bool:
+        def is_benchmarked(M: int, K: int, N: int, dtype: torch.dtype) -> bool:
             # Long sums, as for the gradient of a narrow layer's weight, are bound by memory, and yet were padded on an
             # H200 under torch 2.11.
-            is_long = dtype.itemsize < 4 and inner > rows and inner > columns
-            return bool(is_long or compute_bound(rows, inner, columns, dtype))
+            is_long = dtype.itemsize < 4 and max(M, N) < K
+            return bool(is_long or compute_bound(M, K, N, dtype))
 
         pad_mm.is_mm_compute_bound = is_benchmarked
 
