@@ -13,6 +13,7 @@ from rich.table import Table
 from peakcast.client.graph_file import write_graph
 from peakcast.client.options import JsonOption, PlansOption, WorldSizeOption, read_plans
 from peakcast.client.render import bytes_text, people_console
+from peakcast.featurizer.capture.sizes import BatchRange
 from peakcast.featurizer.spec import GraphSpec
 
 DEFAULT_PLANS = ("eager", "inductor")
@@ -27,6 +28,12 @@ def capture_command(
     ] = Path("graph.json"),
     plans: PlansOption = None,
     world_size: WorldSizeOption = None,
+    symbolic: Annotated[
+        str | None,
+        typer.Option(
+            help="batch, or batch=MIN:MAX: capture at three batches, and keep sizes as polynomials of the batch."
+        ),
+    ] = None,
     *,
     redact: Annotated[bool, typer.Option("--redact", help="Leave out source lines and their paths.")] = False,
     as_json: JsonOption = False,
@@ -34,7 +41,9 @@ def capture_command(
     """Capture the graph of one step under each plan (default: eager and inductor). No step is run, no GPU needed."""
     if not output.parent.is_dir():
         raise typer.BadParameter(f"no folder {output.parent}: make it first", param_hint="--output")
-    spec = capture_with_progress(workload, read_plans(plans) or list(DEFAULT_PLANS), world_size)
+    _check_range(symbolic)
+    spec = capture_with_progress(workload, read_plans(plans) or list(DEFAULT_PLANS), world_size, symbolic)
+    _tell_not_symbolic(spec)
     if redact:
         spec = spec.redacted()
     size_bytes = write_graph(output, spec)
@@ -47,10 +56,14 @@ def capture_command(
         table.add_row(plan, f"{len(trace):,}", f"{len(trace.storages):,}", str(regions))
     console = people_console()
     console.print(table)
+    for name, symbol in spec.symbols.items():
+        console.print(f"{name}: {symbol.min:,} to {symbol.max:,}, captured at {spec.captured_with[f'captured_{name}']}")
     console.print(f"{output} ({bytes_text(size_bytes)}), graph_id {spec.graph_id}", soft_wrap=True)
 
 
-def capture_with_progress(workload: str, plans: list[str], world_size: int | None = None) -> GraphSpec:
+def capture_with_progress(
+    workload: str, plans: list[str], world_size: int | None = None, symbolic: str | None = None
+) -> GraphSpec:
     """Capture in a fresh process, telling on stderr how far it is.
 
     Raises:
@@ -61,7 +74,21 @@ def capture_with_progress(workload: str, plans: list[str], world_size: int | Non
 
     check_workload_name(workload)
     with Console(stderr=True).status(f"starting the capture of {workload}") as status:
-        return capture_workload(workload, plans=plans, world_size=world_size, progress=status.update)
+        return capture_workload(workload, plans=plans, world_size=world_size, symbolic=symbolic, progress=status.update)
+
+
+def _check_range(symbolic: str | None) -> None:
+    try:
+        if symbolic is not None:
+            BatchRange.parse(symbolic)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--symbolic") from None
+
+
+def _tell_not_symbolic(spec: GraphSpec) -> None:
+    why = spec.captured_with.get("not_symbolic")
+    if why is not None:
+        typer.echo(f"warning: the graph is of one batch only: {why}", err=True)
 
 
 def check_workload_name(workload: str) -> None:

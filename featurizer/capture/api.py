@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,9 @@ from peakcast.featurizer.capture.limits import one_message, refuse_what_cannot_b
 from peakcast.featurizer.capture.process_group import is_distributed, ranks_of_this_job
 from peakcast.featurizer.capture.record import record
 from peakcast.featurizer.capture.ship import pack
+from peakcast.featurizer.capture.sizes import BatchRange
 from peakcast.featurizer.capture.stage import placed
+from peakcast.featurizer.capture.symbolic import batch_of, capture_at_sizes
 from peakcast.featurizer.capture.workload import Loss, Workload
 from peakcast.featurizer.plans import ALLOWED_PLANS, parse_plan
 from peakcast.featurizer.spec import GraphSpec
@@ -31,6 +34,7 @@ def capture(
     autocast: torch.dtype | None = None,
     plans: Sequence[str] = ("eager", "inductor"),
     world_size: int | None = None,
+    symbolic: str | None = None,
     timeout_sec: float = TIMEOUT_SEC,
     progress: Callable[[str], None] | None = None,
 ) -> GraphSpec:
@@ -46,12 +50,16 @@ def capture(
         plans: names as in `peakcast.featurizer.plans`.
         world_size: how many ranks the step runs on; rank 0 is captured. Default: the process group's size, else as a
             launcher says in WORLD_SIZE.
+        symbolic: "batch", or "batch=2:256" with its range: capture at three batches, changing the inputs' leading
+            dimension, and keep every size as a polynomial of the batch. Where the step does other things at another
+            batch, the graph has no symbol, and a warning says what differs.
 
     Raises:
         ValueError: if the arguments do not make a workload, or a plan is unknown or does not fit the model.
         CaptureError: if the step fails under capture.
     """
     _check_plans(plans)
+    batches = None if symbolic is None else BatchRange.parse(symbolic)
     if isinstance(model, Workload):
         if inputs is not None or loss is not None or optimizer is not None or autocast is not None:
             raise ValueError("capture(Workload(...)) takes inputs, loss, optimizer and autocast from the workload")
@@ -61,6 +69,8 @@ def capture(
     if workload.autocast not in _AUTOCAST:
         raise ValueError(f"autocast is torch.float16, torch.bfloat16 or None, not {workload.autocast!r}")
     refuse_what_cannot_be_captured(workload, plans)
+    if batches is not None:
+        batches.symbol(batch_of(workload))  # raises before anything is started
     try:
         packed = pack(workload)
     except Exception as error:  # (locks, sockets, generators)
@@ -72,9 +82,24 @@ def capture(
                 "it would change what it reaches: name a function that builds the workload, as in "
                 "`peakcast capture path/to/file.py:function`"
             ) from error
-        return _in_process(workload, plans, "cuda" if torch.cuda.is_available() else "cpu", progress)
+        traced_on = "cuda" if torch.cuda.is_available() else "cpu"
+        if batches is None:
+            return _in_process(workload, plans, traced_on, progress)
+        return _told(
+            capture_at_sizes(lambda made: _in_process(made(), plans, traced_on, progress), lambda: workload, batches)
+        )
     ranks = world_size or ranks_of_this_job()
-    return capture_packed(packed, plans=plans, world_size=ranks, timeout_sec=timeout_sec, progress=progress)
+    spec = capture_packed(
+        packed, plans=plans, world_size=ranks, symbolic=symbolic, timeout_sec=timeout_sec, progress=progress
+    )
+    return _told(spec)
+
+
+def _told(spec: GraphSpec) -> GraphSpec:
+    why = spec.captured_with.get("not_symbolic")
+    if why is not None:
+        warnings.warn(f"the graph is of one batch only: {why}", stacklevel=3)
+    return spec
 
 
 def _check_plans(plans: Any) -> None:

@@ -37,6 +37,7 @@ def capture_workload(
     plans: Sequence[str],
     allow_cpu: bool = True,
     world_size: int | None = None,
+    symbolic: str | None = None,
     timeout_sec: float = TIMEOUT_SEC,
     progress: Callable[[str], None] | None = None,
 ) -> GraphSpec:
@@ -46,12 +47,15 @@ def capture_workload(
         allow_cpu: where no CUDA device can be found or faked, trace on the CPU (marked `traced_on: cpu`) rather
             than fail.
         world_size: how many ranks the step runs on; rank 0 is captured. Default: as a launcher says, in WORLD_SIZE.
+        symbolic: capture with a symbol, `batch` or `batch=MIN:MAX`.
         progress: called with a line of text as the capture goes on.
 
     Raises:
         CaptureError: if the workload or the capture fails, or the time limit passes.
     """
-    return _run({"target": target, "world_size": world_size}, plans, allow_cpu, timeout_sec, progress)
+    return _run(
+        {"target": target, "world_size": world_size, "symbolic": symbolic}, plans, allow_cpu, timeout_sec, progress
+    )
 
 
 def capture_packed(
@@ -60,6 +64,7 @@ def capture_packed(
     plans: Sequence[str],
     allow_cpu: bool = True,
     world_size: int | None = None,
+    symbolic: str | None = None,
     timeout_sec: float = TIMEOUT_SEC,
     progress: Callable[[str], None] | None = None,
 ) -> GraphSpec:
@@ -67,7 +72,7 @@ def capture_packed(
     with tempfile.NamedTemporaryFile(prefix="peakcast-", suffix=".workload") as file:
         file.write(packed)
         file.flush()
-        what = {"packed": file.name, "world_size": world_size}
+        what = {"packed": file.name, "world_size": world_size, "symbolic": symbolic}
         return _run(what, plans, allow_cpu, timeout_sec, progress)
 
 

@@ -47,7 +47,16 @@ def _message(error: BaseException) -> str:
 
 def _capture(request: dict[str, Any]) -> bytes:
     traced_on = prepare_host(allow_cpu=request["allow_cpu"], world_size=request.get("world_size"))
-    return capture_here(workload_factory(request), request["plans"], traced_on, progress=_say).to_json()
+    factory, plans = workload_factory(request), request["plans"]
+    if not request.get("symbolic"):
+        return capture_here(factory, plans, traced_on, progress=_say).to_json()
+    from peakcast.featurizer.capture.sizes import BatchRange
+    from peakcast.featurizer.capture.symbolic import capture_at_sizes
+
+    def capture(made: Callable[[], Any]) -> GraphSpec:
+        return capture_here(made, plans, traced_on, progress=_say)
+
+    return capture_at_sizes(capture, factory, BatchRange.parse(request["symbolic"])).to_json()
 
 
 def capture_here(
