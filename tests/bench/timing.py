@@ -55,6 +55,6 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
     yield "| what | measured | CPU | times the baseline of the run | target |"
     yield "|---|---|---|---|---|"
     for row in rows:
-        ratio = "" if row.ratio is None else f"{row.ratio:.2f} x {row.baseline_name}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.3g} x {row.baseline_name}"
         cpu = "" if row.cpu_ms is None else f"{row.cpu_ms:.3g} ms"
         yield f"| {row.name} | {row.value:.4g} {row.unit} | {cpu} | {ratio} | {row.target} |"
