@@ -75,6 +75,13 @@ train: $(STAMP) ## fit the predictor from the corpus
 evaluate: $(STAMP) ## make docs/ACCURACY.md, held out by architecture
 	$(BIN)/peakcast evaluate --output docs $(ARGS)
 
+.PHONY: refit
+refit: $(STAMP) ## fit the shipped pair behind the gate, and write everything about it into docs/
+	$(BIN)/peakcast train --promote $(ARGS)
+	$(BIN)/peakcast evaluate --output docs
+	$(BIN)/peakcast evaluate --ablation --output docs
+	$(BIN)/peakcast evaluate --curve --output docs
+
 .PHONY: clean
 clean: ## remove caches and builds, keep the venv
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
