@@ -8,9 +8,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
+from peakcast.featurizer.prior import Prior
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import GPU
@@ -46,9 +48,18 @@ class Captured:
         return told["error"]
 
 
-def capture_all(folder: Path) -> Captured:
-    """Capture all workloads in one process of their own: the fake device must be loaded before torch."""
-    script = WORKLOADS.with_name("capture_all.py")
+class Simulated(Protocol):
+    """Simulates a workload under a plan."""
+
+    def __call__(self, name: str, plan: str = "eager", *, device: str = "NVIDIA H200", **run: str) -> Prior:
+        """Return its prior; `run` is put over what was captured."""
+
+
+CAPTURE_ALL = WORKLOADS.with_name("capture_all.py")
+
+
+def capture_all(folder: Path, script: Path = CAPTURE_ALL) -> Captured:
+    """Capture all workloads of a script in one process of their own: the fake device must be loaded before torch."""
     path = os.pathsep.join(filter(None, [str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), str(folder)],

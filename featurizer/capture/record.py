@@ -56,21 +56,24 @@ def record(
     """
     tables = Tables()
     others = other_fake_tensors(mode)
-    traces, facts = {}, RunFacts(workload)
+    traces, facts, has_compiled = {}, RunFacts(workload), False
     with rnns_as_cudnn(), whole_steps_on_fake_tensors() as guesses:
         for plan in plans:
             if progress is not None:
                 progress(plan)
             parsed, compiler = parse_plan(plan), backend()
+            # A compiler keeps fake tensors of its own: after one, what a step left behind cannot be told from those.
+            has_compiled |= parsed.compiled
+            leaves = None if has_compiled else mode
             try:
-                recording = _record_step(workload, plan, others, facts, device, compiler)
+                recording = _record_step(workload, plan, others, facts, device, compiler, leaves=leaves)
             except Exception as error:
                 if failures is None or isinstance(error, ValueError):
                     raise
                 # A compiler's message goes on with listings: the first line says what it is.
                 failures[parsed.name] = f"{type(error).__name__}: {one_message(error)}".splitlines()[0]
                 compiler = DryRun()
-                recording = _record_step(workload, plan, others, facts, device, compiler)
+                recording = _record_step(workload, plan, others, facts, device, compiler, leaves=leaves)
             replayed = compiler.replays and parsed.compiled
             traces[parsed.name] = build_trace(recording, tables, stands_for_gpu=device.type, replayed=replayed)
     ranks = {"world_size": str(distributed.get_world_size())} if _has_collectives(tables.ops.names()) else {}
@@ -100,8 +103,16 @@ class Backend(Protocol):
 
 
 def _record_step(
-    workload: Workload, plan: str, others: list[Any], facts: RunFacts, device: torch.device, backend: Backend
+    workload: Workload,
+    plan: str,
+    others: list[Any],
+    facts: RunFacts,
+    device: torch.device,
+    backend: Backend,
+    *,
+    leaves: FakeTensorMode | None,
 ) -> Recording:
+    """Record the second step. `leaves` is the mode whose tensors a first step may leave behind, such as its loss."""
     clock = StepClock()
     autocast = functools.partial(cuda_autocast, device_type=device.type)
     torch._dynamo.reset()
@@ -120,6 +131,8 @@ def _record_step(
         gc.collect()
         tape = backend.tape = Tape(clock)
         hold_statics(tape, workload, others)
+        if leaves is not None:
+            tape.hold((left() for left in other_fake_tensors(leaves)), None)
         clock.at_optimizer = lambda: tape.mark(gradients(workload), GRADIENT)
         with bias_added_in_place(), resizes_noted(tape), tape:  # what is compiled was traced in the first step
             workload.run(autocast=autocast)

@@ -46,9 +46,9 @@ def _parameters(workload: Workload) -> Iterator[torch.Tensor]:
 
 
 def other_fake_tensors(mode: FakeTensorMode) -> list[Any]:
-    """Return weak references to the live fake tensors of `mode`: what closures hold (a teacher, an EMA copy).
+    """Return weak references to the live fake tensors of `mode`: what closures hold (a teacher, an old loss).
 
-    Call it before the first step: later, compilers keep fake tensors of their own.
+    Call it before anything is compiled: later, compilers keep fake tensors of their own.
     """
     gc.collect()
     return [weakref.ref(found) for found in gc.get_objects() if type(found) is FakeTensor and found.fake_mode is mode]
