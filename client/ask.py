@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from peakcast.client.facts import with_lines
 from peakcast.featurizer.plans import parse_plan
+from peakcast.featurizer.polynomials import choose_values
 from peakcast.featurizer.run import LARGEST_RISK, LEAST_RISK, DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.models.asked import settled_run
@@ -25,6 +26,7 @@ def predict(
     run: RunSpec | None = None,
     plans: Sequence[str] | None = None,
     risk: float = 0.01,
+    symbols: Mapping[str, int] | None = None,
     server: str | None = None,
     token: str | None = None,
     timeout_seconds: float = 30.0,
@@ -39,17 +41,18 @@ def predict(
             rules out is refused; another contradiction makes the answer `unknown`.
         plans: names as in `peakcast.featurizer.plans`; default: those the graph has traces of.
         risk: how often the true peak may exceed the upper bound, 0.0001 to 0.5.
+        symbols: values for the symbols of a graph captured with `symbolic`, such as {"batch": 64}; default: its own.
         server: URL of a service; default: predict in this process.
         token: bearer token for the server; default: the environment's PEAKCAST_TOKEN.
         timeout_seconds: bounds everything that is asked of the server, retries included.
 
     Raises:
-        ValueError: for a plan, risk, run, card or server that cannot be.
+        ValueError: for a plan, risk, run, card, symbol (SymbolError) or server that cannot be.
         TypeError: for a spec that is no GraphSpec, or an argument of another type than it says here.
         AskError: where a server was asked and gave no prediction; ServerError and ServerUnreachableError say more.
         ArtefactError: in-process, if the shipped model is missing or was altered.
     """
-    _check_types(spec, run, device, risk)
+    _check_types(spec, run, device, risk, symbols)
     if not LEAST_RISK <= risk <= LARGEST_RISK:
         raise ValueError(f"risk must be from {LEAST_RISK:g} to {LARGEST_RISK:g}, got {risk!r}")
     if isinstance(plans, str):
@@ -60,6 +63,7 @@ def predict(
     device = device or _current_device()
     if device_memory_bytes is not None:
         device = DeviceSpec.model_validate({**device.model_dump(), "total_bytes": device_memory_bytes})
+    choose_values(spec.symbols, symbols or {})  # raises before a server is asked
     run = settled_run(spec, run)
     if server is not None:
         from peakcast.client.http import Asker
@@ -67,14 +71,17 @@ def predict(
         question: dict[str, Any] = {"run": run.model_dump(), "device": device.model_dump(), "risk": risk}
         if plans is not None:
             question["plans"] = list(plans)
+        if symbols:
+            question["symbols"] = dict(symbols)
         token = token or os.environ.get("PEAKCAST_TOKEN")
         return Asker(server, token=token, timeout_seconds=timeout_seconds).ask(spec, question)
     from peakcast.models.predictor import Predictor
 
-    return with_lines(Predictor.load().predict(spec, run=run, device=device, plans=plans, risk=risk), spec)
+    prediction = Predictor.load().predict(spec, run=run, device=device, plans=plans, risk=risk, symbols=symbols)
+    return with_lines(prediction, spec)
 
 
-def _check_types(spec: object, run: object, device: object, risk: object) -> None:
+def _check_types(spec: object, run: object, device: object, risk: object, symbols: object) -> None:
     if not isinstance(spec, GraphSpec):
         raise TypeError(
             f"spec must be a peakcast.GraphSpec, got {_kind(spec)}: peakcast.capture(model, inputs, ...) makes one, "
@@ -84,6 +91,8 @@ def _check_types(spec: object, run: object, device: object, risk: object) -> Non
         raise TypeError(f"run must be a peakcast.RunSpec or None, got {_kind(run)}")
     if device is not None and not isinstance(device, DeviceSpec):
         raise TypeError(f"device must be a peakcast.DeviceSpec or None, got {_kind(device)}")
+    if symbols is not None and not isinstance(symbols, Mapping):
+        raise TypeError(f"symbols must be a mapping such as {{'batch': 64}} or None, got {_kind(symbols)}")
     if isinstance(risk, bool) or not isinstance(risk, int | float):
         raise TypeError(f"risk must be a number from {LEAST_RISK:g} to {LARGEST_RISK:g}, got {_kind(risk)}")
 

@@ -20,6 +20,8 @@ WorldSizeOption = Annotated[
     typer.Option(min=1, help="Ranks the step runs on; rank 0 is captured. Default: WORLD_SIZE, as a launcher sets it."),
 ]
 
+# More than any size has.
+_MOST_DIGITS = 18
 # No card has less; a bare number is bytes, and hardly ever meant so.
 _LEAST_MEMORY_BYTES = 1 << 26
 
@@ -46,6 +48,17 @@ def read_memory(text: str | None, option: str) -> int | None:
     if size_bytes < _LEAST_MEMORY_BYTES:
         raise typer.BadParameter(f"{text!r} is {size_bytes:,} bytes: did you mean {text}GiB?", param_hint=option)
     return size_bytes
+
+
+def read_symbols(pairs: list[str] | None) -> dict[str, int]:
+    """Return the values of `--symbol batch=64`; whether the graph has them is for others to say."""
+    values = {}
+    for pair in pairs or ():
+        name, _, text = pair.partition("=")
+        if not name or not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+            raise typer.BadParameter(f"{pair!r}: give NAME=NUMBER, for instance batch=64", param_hint="--symbol")
+        values[name] = int(text)
+    return values
 
 
 def read_run(pairs: list[str] | None, captured: RunSpec) -> RunSpec:

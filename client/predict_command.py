@@ -13,10 +13,20 @@ from peakcast.client.ask import predict
 from peakcast.client.capture_command import DEFAULT_PLANS, capture_with_progress
 from peakcast.client.facts import run_of
 from peakcast.client.graph_file import read_graph
-from peakcast.client.options import JsonOption, PlansOption, WorldSizeOption, read_memory, read_plans, read_run
+from peakcast.client.options import (
+    JsonOption,
+    PlansOption,
+    WorldSizeOption,
+    read_memory,
+    read_plans,
+    read_run,
+    read_symbols,
+)
 from peakcast.client.render import people_console, print_prediction
 from peakcast.client.replaying import ReplayTimeout, replay_with_progress, tell_failures
 from peakcast.featurizer.capture.replay.api import TIMEOUT_SEC
+from peakcast.featurizer.capture.sizes import BATCH
+from peakcast.featurizer.polynomials import SymbolError, choose_values
 from peakcast.featurizer.run import DeviceSpec
 from peakcast.featurizer.spec import GraphSpec
 
@@ -42,6 +52,10 @@ def predict_command(
             "--run", help="KEY=VALUE over what was captured: accumulation=4, allocator=expandable_segments:True"
         ),
     ] = None,
+    symbol: Annotated[
+        list[str] | None,
+        typer.Option("--symbol", help="batch=64: predict a graph captured with --symbolic at this size."),
+    ] = None,
     server: Annotated[
         str | None, typer.Option(envvar="PEAKCAST_SERVER", help="Ask this service. Default: predict in this process.")
     ] = None,
@@ -56,18 +70,24 @@ def predict_command(
 
     A server's token is read from PEAKCAST_TOKEN.
     """
-    wanted = read_plans(plans)
+    wanted, symbols = read_plans(plans), read_symbols(symbol)
     card = _device(device, read_memory(device_memory, "--device-memory"), used_by_others)
     _check_server(server)
     # Retries would be reported by structlog, on stdout.
     stamina.instrumentation.set_on_retry_hooks(())
-    spec = _replayed(graph, wanted, replay_timeout) if exact else _graph(graph, wanted, world_size)
+    spec = (
+        _replayed(graph, wanted, replay_timeout)
+        if exact
+        else _graph(graph, wanted, world_size, symbolic=BATCH if symbols else None)
+    )
+    _check_symbols(spec, symbols)
     prediction = predict(
         spec,
         device=card,
         run=read_run(run, run_of(spec)),
         plans=wanted,
         risk=risk,
+        symbols=symbols,
         server=server,
         timeout_seconds=timeout,
     )
@@ -92,14 +112,24 @@ def _is_graph_file(path: Path) -> bool:
     return path.is_file() or path.name.endswith((".json", ".json.gz", ".json.xz"))
 
 
-def _graph(text: str, plans: list[str] | None, world_size: int | None) -> GraphSpec:
+def _graph(text: str, plans: list[str] | None, world_size: int | None, *, symbolic: str | None) -> GraphSpec:
     path = Path(text)
     if path.suffix == ".py":
         problem = f"{text} is Python, not a graph file: name its function that returns the workload, as {text}:workload"
         raise typer.BadParameter(problem, param_hint="GRAPH|WORKLOAD")
     if _is_graph_file(path):
         return read_graph(path)
-    return capture_with_progress(text, plans or list(DEFAULT_PLANS), world_size)
+    return capture_with_progress(text, plans or list(DEFAULT_PLANS), world_size, symbolic)
+
+
+def _check_symbols(spec: GraphSpec, values: dict[str, int]) -> None:
+    try:
+        choose_values(spec.symbols, values)
+    except SymbolError as error:
+        problem = str(error).removeprefix("$.")
+        if "not_symbolic" in spec.captured_with:
+            problem += f" ({spec.captured_with['not_symbolic']})"
+        raise typer.BadParameter(problem, param_hint="--symbol") from None
 
 
 def _device(name: str | None, total_bytes: int | None, used_by_others: str | None) -> DeviceSpec:

@@ -70,7 +70,8 @@ class _Part:
     trace: Trace
 
     def op(self, node: int) -> str:
-        return self.spec.ops[self.trace.op[node]]
+        name: str = self.spec.ops[self.trace.op[node]]
+        return name
 
     def columns(self) -> dict[str, Any]:
         """Return what must be the same at every size: by node, with names in place of codes."""

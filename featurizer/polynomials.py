@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from peakcast.featurizer.limits import SpecError
+from peakcast.featurizer.limits import SpecError, show
 
 # ((coefficient, ((symbol, power), ...)), ...): 12 * batch^2 + 3 is ((12, (("batch", 2),)), (3, ())).
 Polynomial = tuple[tuple[int, tuple[tuple[str, int], ...]], ...]
@@ -26,6 +26,10 @@ class Symbol:
     hint: int
     min: int
     max: int
+
+
+class SymbolError(SpecError):
+    """Say why a graph cannot be evaluated at the values asked for: the question is wrong, not the graph."""
 
 
 def evaluate(polynomial: Polynomial, symbols: Mapping[str, int], *, limit: int, path: str) -> int:
@@ -51,17 +55,17 @@ def evaluate(polynomial: Polynomial, symbols: Mapping[str, int], *, limit: int, 
 def choose_values(symbols: Mapping[str, Symbol], chosen: Mapping[str, object]) -> dict[str, int]:
     """Return a value for each symbol: the chosen one, else its hint.
 
-    SpecError for a symbol the graph does not have, a value that is no integer or one outside `min` and `max`.
+    SymbolError for a symbol the graph does not have, a value that is no integer or one outside `min` and `max`.
     """
     values = {name: symbol.hint for name, symbol in symbols.items()}
     for name, value in chosen.items():
         if name not in symbols:
             known = ", ".join(symbols) or "none: it was captured with fixed shapes"
-            raise SpecError("invalid_name", "$.symbols", f"the graph has no symbol {name!r}; it has {known}")
+            raise SymbolError("invalid_name", "$.symbols", f"the graph has no symbol {show(name)}; it has {known}")
         symbol = symbols[name]
         if isinstance(value, bool) or not isinstance(value, int) or not symbol.min <= value <= symbol.max:
-            problem = f"{value!r} is not an integer from {symbol.min} to {symbol.max}"
-            raise SpecError("out_of_range", f"$.symbols.{name}", problem)
+            problem = f"{show(value)} is not an integer from {symbol.min} to {symbol.max}"
+            raise SymbolError("out_of_range", f"$.symbols.{name}", problem)
         values[name] = value
     return values
 

@@ -15,7 +15,7 @@ import orjson
 
 from peakcast.featurizer.limits import DEFAULT_LIMITS, Limits, SpecError, show
 from peakcast.featurizer.plans import parse_plan
-from peakcast.featurizer.polynomials import Symbol, choose_values, evaluate_column
+from peakcast.featurizer.polynomials import Symbol, SymbolError, choose_values, evaluate_column
 from peakcast.featurizer.reading import child, read_object, read_strings, read_symbols, read_trace, wrong_type
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.validation import Tables, TraceChecker, check_limit, check_symbol
@@ -122,17 +122,19 @@ class GraphSpec:
     def at(self, symbols: Mapping[str, int]) -> GraphSpec:
         """Return the spec with every size that varies computed for the given values; others stay at their hints.
 
-        Raises SpecError for an unknown symbol, a value outside its `min` and `max`, and a size that is negative or
+        Raises SymbolError for an unknown symbol, a value outside its `min` and `max`, and a size that is negative or
         too large. The result keeps the symbols, with the values as new hints.
         """
         values = choose_values(self.symbols, symbols)
+        if all(values[name] == symbol.hint for name, symbol in self.symbols.items()):
+            return self
         limits = self._limits
-        return replace(
-            self,
-            symbols={name: replace(symbol, hint=values[name]) for name, symbol in self.symbols.items()},
-            traces={plan: _trace_at(trace, values, f"$.traces.{plan}", limits) for plan, trace in self.traces.items()},
-            limits=limits,
-        )
+        try:
+            traces = {plan: _trace_at(trace, values, f"$.traces.{plan}", limits) for plan, trace in self.traces.items()}
+        except SpecError as error:
+            raise SymbolError(error.code, error.path, error.problem) from None
+        hints = {name: replace(symbol, hint=values[name]) for name, symbol in self.symbols.items()}
+        return replace(self, symbols=hints, traces=traces, limits=limits)
 
     @property
     def plans(self) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ CAPTURED = ("task", "optimizer", "implementation", "autocast", "world_size")
 # a rank that trains beside others takes what it takes alone, and its copies of the gradients (see coverage).
 _SAID_OR_ANY = ("world_size",)
 _SHOWN_CHARACTERS = 40
+# Further than so many times from the sizes captured, torch may take other kernels than the graph has.
+TRUSTED_FACTOR = 4
 # Counts are text of unknown origin: no graph guesses more.
 _MOST_GUESSED = 1_000_000_000
 
@@ -109,6 +111,19 @@ def contradictions(spec: GraphSpec, trace: Trace, run: RunSpec) -> tuple[str, ..
     times = captured.get("accumulation") or (str(_passes(trace)) if _passes(trace) == 1 else None)
     if times is not None and times != str(run.accumulation) and run.task == "training":
         found.append(f"the run says accumulation {run.accumulation}, the graph was captured with {_shown(times)}")
+    return tuple(found)
+
+
+def beyond_captured(spec: GraphSpec) -> tuple[str, ...]:
+    """Return in words which symbols stand far from every size that the graph was captured at."""
+    found = []
+    for name, symbol in spec.symbols.items():
+        texts = spec.captured_with.get(f"captured_{name}", "").split(",")
+        sizes = [int(text) for text in texts if text.isascii() and text.isdecimal()]
+        if not sizes:
+            found.append(f"the graph does not say at which sizes of {name} it was captured")
+        elif symbol.hint * TRUSTED_FACTOR < min(sizes) or symbol.hint > max(sizes) * TRUSTED_FACTOR:
+            found.append(f"{name} {symbol.hint} is far from {min(sizes)} to {max(sizes)}, where it was captured")
     return tuple(found)
 
 

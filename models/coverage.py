@@ -16,7 +16,7 @@ from peakcast.featurizer.spec import GraphSpec, walk
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU, GRADIENT
 from peakcast.featurizer.workspace import generation_of
-from peakcast.models.asked import contradictions, guessed
+from peakcast.models.asked import beyond_captured, contradictions, guessed
 from peakcast.models.card import card_name, is_foreign, is_slice
 from peakcast.models.decision import is_compiled, plan_kind
 from peakcast.models.prediction import Confidence
@@ -90,6 +90,7 @@ class Facts:
     guessed_values: int = 0  # conditions and integers of the data that capture guessed: other nodes may run
     guessed_sizes: int = 0  # sizes of the data that capture guessed
     contradictions: tuple[str, ...] = ()  # where the run says otherwise than the graph, in words
+    far_sizes: tuple[str, ...] = ()  # symbols far from where the graph was captured, in words
     replayed: bool = False  # the trace is the compiler's own code: nothing was learned of such, nor needs to be
     card: str = ""  # the card's model in one spelling, `H200`
 
@@ -125,6 +126,7 @@ def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: Dev
         guessed_values=guessed(captured, "conditions", "integers"),
         guessed_sizes=guessed(captured, "sizes"),
         contradictions=contradictions(spec, trace, run),
+        far_sizes=beyond_captured(spec),
         replayed=trace.replayed,
         card=card_name(device.name),
     )
@@ -292,6 +294,7 @@ class Coverage:
         unmeasured = sorted(facts.dtypes & DTYPE_BYTES.keys() - set(self.dtypes))
         if unmeasured:
             found.append(f"dtype not measured: {', '.join(unmeasured)}")
+        found += facts.far_sizes
         if facts.derived:
             found.append(f"plan {facts.plan_kind} has no trace of its own in this graph")
         for name, value, known in (

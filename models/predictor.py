@@ -29,6 +29,7 @@ from peakcast.models.decision import plan_kind
 from peakcast.models.example import Example, Floats, make_example
 from peakcast.models.gbm import Trees, feature_matrix
 from peakcast.models.heads import HEADS, corrections
+from peakcast.models.largest_batch import predict_symbolic
 from peakcast.models.lstm import SequenceModel
 from peakcast.models.prediction import Confidence, Prediction
 from peakcast.models.registry import Registry
@@ -84,15 +85,32 @@ class Predictor:
         device: DeviceSpec | None = None,
         plans: Sequence[str] | None = None,
         risk: float = 0.01,
+        symbols: Mapping[str, int] | None = None,
     ) -> Prediction:
         """Predict the peaks of a graph under `plans` (default: those it has traces of) and decide among them.
 
-        What `run` leaves out is as the graph was captured.
+        What `run` leaves out is as the graph was captured. `symbols` are values for the graph's symbols, by default
+        their hints; where `batch` is one, the decision names the largest that fits.
 
         Raises:
+            SymbolError: for a symbol that the graph does not have, or a value outside its range.
             ValueError: if `risk` is not strictly between 0 and 1, no plan is asked for, a trace has no nodes, or the
                 run contradicts the traces (RunMismatchError).
         """
+        if not symbols and not spec.symbols:
+            return self.predict_fixed(spec, run=run, device=device, plans=plans, risk=risk)
+        return predict_symbolic(self, spec, symbols or {}, run=run, device=device, plans=plans, risk=risk)
+
+    def predict_fixed(
+        self,
+        spec: GraphSpec,
+        *,
+        run: RunSpec | None = None,
+        device: DeviceSpec | None = None,
+        plans: Sequence[str] | None = None,
+        risk: float = 0.01,
+    ) -> Prediction:
+        """Predict with every symbol at its hint, and look for no largest batch; otherwise as `predict`."""
         started = time.perf_counter()
         run, device = settled_run(spec, run), device or DeviceSpec()
         names = list(dict.fromkeys(plans if plans is not None else spec.traces))

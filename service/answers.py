@@ -7,6 +7,7 @@ from collections.abc import Hashable
 
 from peakcast.client.facts import with_lines
 from peakcast.featurizer.limits import SpecError
+from peakcast.featurizer.polynomials import SymbolError
 from peakcast.models.asked import RunMismatchError
 from peakcast.models.prediction import Prediction
 from peakcast.models.predictor import Predictor
@@ -15,7 +16,16 @@ from peakcast.service.errors import ErrorCode, ServiceError
 from peakcast.service.graphs import HeldGraph
 from peakcast.service.kept_graphs import Graphs
 from peakcast.service.metrics import Metrics
-from peakcast.service.query import Asked, PredictQuery, invalid_graph, mismatch, read_graph, read_query, settle
+from peakcast.service.query import (
+    Asked,
+    PredictQuery,
+    invalid_graph,
+    invalid_symbols,
+    mismatch,
+    read_graph,
+    read_query,
+    settle,
+)
 from peakcast.service.settings import Settings
 
 
@@ -83,9 +93,13 @@ class Answers:
     def _predict(self, held: HeldGraph, query: PredictQuery) -> Prediction:
         run = settle(held.spec, query.run)
         try:
-            return self.predictor.predict(held.spec, run=run, device=query.device, plans=query.plans, risk=query.risk)
+            return self.predictor.predict(
+                held.spec, run=run, device=query.device, plans=query.plans, risk=query.risk, symbols=query.symbols
+            )
         except RunMismatchError as error:
             raise mismatch(error, run_was_sent=query.run is not None) from None
+        except SymbolError as error:
+            raise invalid_symbols(error) from None
         except SpecError as error:
             raise invalid_graph(error) from None
 
@@ -100,4 +114,5 @@ class Answers:
 def _question(query: PredictQuery) -> Hashable:
     # A field left out is as captured, a default that was sent is meant: equal runs, but not the same question.
     given = None if query.run is None else frozenset(query.run.model_fields_set)
-    return (query.run, given, query.device, query.plans, query.risk)
+    symbols = frozenset((query.symbols or {}).items())
+    return (query.run, given, query.device, query.plans, query.risk, symbols)

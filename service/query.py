@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from peakcast.featurizer.limits import Limits, SpecError
 from peakcast.featurizer.plans import parse_plan
+from peakcast.featurizer.polynomials import MAX_SYMBOL_VALUE, SymbolError
 from peakcast.featurizer.run import LARGEST_RISK, LEAST_RISK, DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.models.asked import RunMismatchError, settled_run
@@ -58,6 +59,11 @@ class PredictQuery(BaseModel):
         min_length=1,
         max_length=32,
         description="plans to predict; left out: those the graph has traces of",
+    )
+    symbols: dict[str, Annotated[int, Field(strict=True, ge=0, le=MAX_SYMBOL_VALUE)]] | None = Field(
+        default=None,
+        max_length=16,
+        description="values for the graph's symbols, such as batch; left out: as captured",
     )
     risk: float = Field(
         default=0.01,
@@ -135,6 +141,12 @@ def mismatch(error: RunMismatchError, *, run_was_sent: bool) -> ServiceError:
     else:
         path, code = "graph.captured_with", ErrorCode.INVALID_GRAPH
     return ServiceError(code, f"{path}: {error}", path=path, reason="inconsistent")
+
+
+def invalid_symbols(error: SymbolError) -> ServiceError:
+    """Return the reply for values that the graph cannot be evaluated at."""
+    path = error.path.removeprefix("$.") if error.path.startswith("$.symbols") else "symbols"
+    return ServiceError(ErrorCode.INVALID_REQUEST, f"{path}: {error.problem}", path=path, reason=error.code)
 
 
 def invalid_graph(error: SpecError) -> ServiceError:

@@ -21,7 +21,7 @@ from peakcast.featurizer.polynomial_fit import UnlikeTracesError, degree, fitted
 from peakcast.featurizer.polynomials import Symbol
 from peakcast.featurizer.spec import GraphSpec
 
-Factory = Callable[[], Any]
+Factory = Callable[..., Any]
 _TAKE_BATCH = "let the function that returns the workload take it, as in `def workload(batch=8)`"
 
 
