@@ -125,9 +125,9 @@ class Decider:
             captured = self.capture(replace(call, args=args, kwargs=kwargs, step=None).described(), [plan])
             return self.answer(captured.spec, [plan], device, verdict.run).plan(plan).required.upper_bytes
 
-        # What the user's step takes beyond the standard loop that stands for it at other sizes.
-        more_bytes = max(0, verdict.required[plan] - required_bytes(batch))
-        return largest_batch(required_bytes, too_large=batch, room_bytes=(verdict.room_bytes or 0) - more_bytes)
+        # What the user's step takes beyond the standard loop that stands for it at other sizes: activations, mostly.
+        ratio = max(1.0, verdict.required[plan] / required_bytes(batch))
+        return largest_batch(required_bytes, too_large=batch, room_bytes=int((verdict.room_bytes or 0) / ratio))
 
     def capture(self, described: Described, plans: Sequence[str]) -> Captured:
         """Capture a described step."""
