@@ -72,6 +72,7 @@ class Decider:
         self._asking = asking
         self._policy = policy
         self._device = device
+        self.reads_card = device is None and torch.cuda.is_available()
         self._spare = SpareProcess()
         if policy.warm_capture:
             self._spare.start()
@@ -137,14 +138,11 @@ class Decider:
         """Ask about a captured step."""
         return self._asking.ask(spec, plans, device, run)
 
-    def device(self, call: Call, spec: GraphSpec, plan: str) -> DeviceSpec:
-        """Describe the card at this moment."""
-        if self._device is not None:
-            return self._device
-        if not torch.cuda.is_available():
-            return DeviceSpec()
+    def device(self, call: Call) -> DeviceSpec:
+        """Describe the card at this moment: before a capture, whose process takes a CUDA context of its own."""
+        if not self.reads_card:
+            return self._device or DeviceSpec()
         own_bytes = own_bytes_of(call.model, call.optimizer, (call.args, dict(call.kwargs)))
-        own_bytes += closure_bytes(spec, plan, call.model)
         return device_now(own_bytes, context_bytes=_OVERHEAD_BYTES)
 
     def close(self) -> None:
@@ -171,15 +169,19 @@ class _Question:
     def ask(self, plans: Sequence[str]) -> None:
         """Capture the step under these plans, and ask about them."""
         started_s = time.perf_counter()
+        before = self._device or self._decider.device(self._call)
         captured = self._capture(plans)
         self._assumed |= dict.fromkeys(captured.assumed)
         asked_at_s = time.perf_counter()
         self._captured_s += asked_at_s - started_s
-        device = self._decider.device(self._call, captured.spec, plans[0])
+        if self._device is None and self._decider.reads_card:
+            # What the step's function holds is the prediction's too.
+            held_bytes = before.already_allocated_bytes - closure_bytes(captured.spec, plans[0], self._call.model)
+            before = before.model_copy(update={"already_allocated_bytes": max(0, held_bytes)})
+        self._device = device = before
         self._run = _run_now()
         self._answers.append(self._decider.answer(captured.spec, plans, device, self._run))
         self._specs.append(captured.spec)
-        self._device = device
         self._asked_s += time.perf_counter() - asked_at_s
         self._room_bytes = available_bytes(device, _OVERHEAD_BYTES)
         self._statics_bytes = self._statics_bytes or _statics_bytes(captured.spec, plans[0])

@@ -38,6 +38,7 @@ class Reports:
         self._peaks: StepPeaks | None = None
         self._verdict: Verdict | None = None
         self._plan = ""
+        self._begun: set[tuple[str | None, str]] = set()
 
     def decided(self, verdict: Verdict) -> None:
         """Count a decision."""
@@ -48,10 +49,12 @@ class Reports:
             CLIENT.observe_prediction(told.confidence)
 
     def runs(self, verdict: Verdict, plan: str) -> None:
-        """Begin to measure: from now on this plan runs."""
-        self._verdict, self._plan = verdict, plan
-        device = verdict.device
-        self._peaks = StepPeaks(device.already_allocated_bytes) if device is not None else None
+        """Take in that this plan runs from now on: measured is the first time of each graph and plan."""
+        self._verdict, self._plan, self._peaks = verdict, plan, None
+        key = (verdict.graph_id, plan)
+        if verdict.device is not None and key not in self._begun:
+            self._begun.add(key)
+            self._peaks = StepPeaks(verdict.device.already_allocated_bytes)
 
     def step(self, looked_bytes: int) -> None:
         """Take in that a step has ended; `looked_bytes` is what the second look saw, 0 if nothing."""
