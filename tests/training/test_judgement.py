@@ -74,6 +74,7 @@ def test_ablation_has_every_variant_and_is_written(place: Path) -> None:
     assert orjson.loads((place / "out" / "ablation.json").read_bytes()) == found
 
 
+@pytest.mark.slow
 def test_curve_begins_at_the_simulation_and_ends_at_all(place: Path) -> None:
     """The first point is no architecture, the last all of them; the plot is there."""
     found = evaluate("--curve")

@@ -51,7 +51,7 @@ def test_the_runnable_attack_is_repelled(
     assert "worse than pair-" in inside.reason
 
 
-@pytest.mark.parametrize("copies", [1, 20])
+@pytest.mark.parametrize("copies", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_reporter_moves_no_answer(copies: int) -> None:
     """Half the truth, the whole corpus over, up to twenty times: answers move by under half a percent on average."""
     quick = FitSettings(inner_folds=3, rounds=60, spread_rounds=6, sequence=SequenceSettings(epochs=2, hidden=4))
