@@ -59,10 +59,10 @@ def _out_of_order(measured: Mapping[str, int]) -> Iterator[str]:
     required, least = measured.get("required_bytes"), measured.get("steady_allocated_bytes")
     if required is not None and least is not None and required < least * (1 - _PRECISION):
         yield f"required_bytes is {required:,}, below the {least:,} of steady_allocated_bytes"
-    reserved = [measured[name] for name in ("first_reserved_bytes", "steady_reserved_bytes") if name in measured]
+    held = [measured[name] for name in ("first_reserved_bytes", "steady_reserved_bytes") if name in measured]
     # The allocator gives cached blocks back before it fails: what it ever reserved is enough.
-    if required is not None and len(reserved) == 2 and required > max(reserved):
-        yield f"required_bytes is {required:,}, above the {max(reserved):,} that was reserved"
+    if required is not None and len(held) == 2 and required > max(held):
+        yield f"required_bytes is {required:,}, above the {max(held):,} that was reserved"
 
 
 def _below_the_floor(measured: Mapping[str, int], physics: Physics) -> Iterator[str]:

@@ -18,14 +18,15 @@ class Adapted(nn.Module):
     def __init__(self, frozen: nn.Linear) -> None:
         super().__init__()
         self.frozen = frozen
-        like = {"device": frozen.weight.device, "dtype": frozen.weight.dtype}
-        self.down = nn.Parameter(torch.empty(_RANK, frozen.in_features, **like))
-        self.up = nn.Parameter(torch.zeros(frozen.out_features, _RANK, **like))
+        self.down = nn.Parameter(frozen.weight.new_empty(_RANK, frozen.in_features))
+        self.up = nn.Parameter(frozen.weight.new_zeros(frozen.out_features, _RANK))
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output and the update's."""
-        return self.frozen(x) + functional.linear(functional.linear(x, self.down), self.up)
+        update = functional.linear(functional.linear(x, self.down), self.up)
+        output: torch.Tensor = self.frozen(x)
+        return output + update
 
 
 def train_only(model: nn.Module, part: str) -> nn.Module:
