@@ -60,7 +60,9 @@ class History(BaseModel):
     events: list[Event] = Field(max_length=5_000_000)
 
 
-_ACTIONS: Final = {
+_Action = Literal["alloc", "free", "grow", "shrink"]
+
+_ACTIONS: Final[dict[str, _Action]] = {
     "alloc": "alloc",
     "free_completed": "free",
     "segment_alloc": "grow",

@@ -33,6 +33,9 @@ SIBLING_DISTANCE: Final = 64
 # Below this it does not matter which kernel writes a buffer.
 SIBLING_BYTES: Final = 1 << 20
 
+# A graph of more kernels keeps its own order and pools nothing: both take time with the square of their number in the
+# worst case, and a graph may come from a stranger. The largest compiled graph of the corpus has 1,242.
+MOST_REORDERED: Final = 4096
 # Library calls that write to a buffer which they are given.
 _WITH_OUT: Final = frozenset({"_int_mm", "_scaled_mm", "addmm", "baddbmm", "bmm", "mm"})
 
@@ -63,7 +66,8 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
         # A trace from a stranger may read what is not born yet.
         died[buffers] = np.maximum(list(last_read.values()), born[buffers])
         taken = _takeovers(graph, kernels, written_at, last_read, first)
-        _pool(graph, kernels, last_read, taken, live_bytes)
+        if live_bytes:
+            _pool(graph, kernels, last_read, taken, live_bytes)
         for storage, other in taken.items():
             if born[other] != NEVER:
                 reuses[storage] = other
@@ -191,9 +195,11 @@ def _reorder(
     """Give the kernels the times at which inductor runs them, and note in `time` [N] which node runs when.
 
     Kernels of one time are one. The times of a graph are those of its nodes, dealt out anew. Returns what inductor
-    estimates to live at each of them.
+    estimates to live at each of them; nothing where there are too many.
     """
     times = sorted({kernel.node for kernel in kernels})
+    if len(times) > MOST_REORDERED:
+        return []
     number = {node: index for index, node in enumerate(times)}
     maker: dict[int, int] = {}
     readers: dict[int, set[int]] = {}

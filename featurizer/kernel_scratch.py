@@ -49,7 +49,8 @@ class _Node:
         maker = int(self._trace.storages.born[row[0]]) if len(row) else -1
         if maker < 0 or len(self._trace.outputs.row(maker)) != 1:
             return None
-        return self._spec.dtypes[self._trace.dtype[maker]]
+        dtype: str = self._spec.dtypes[self._trace.dtype[maker]]
+        return dtype
 
 
 def _reduced_loss(node: _Node) -> int:

@@ -11,6 +11,11 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final
+
+
+# Looks at waiting kernels, for each kernel, after which the greedy order is given up: compiled models take up to 80.
+_MOST_LOOKS: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +89,13 @@ class Program:
         heapq.heapify(ready)
         is_done = [False] * self.count
         order: list[int] = []
+        looks = _MOST_LOOKS * self.count
         while ready:
-            kernel = self._choose(ready, frees, is_done, peak - live)
-            if kernel is None:
+            looks -= len(ready)
+            chosen = self._choose(ready, frees, is_done, peak - live) if looks > 0 else None
+            if chosen is None:
                 break
+            kernel = chosen
             is_done[kernel] = True
             order.append(kernel)
             live += self.allocates[kernel]

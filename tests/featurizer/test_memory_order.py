@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 
 import pytest
@@ -114,3 +115,13 @@ def test_a_given_order_that_cannot_run_leaves_the_graphs_own() -> None:
     """Kernels that wait for each other (a stranger's trace) are left as they came."""
     circle = Program(2, [Buffer(1, 0, {1}, is_output=False), Buffer(1, 1, {0}, is_output=False)], {})
     assert circle.best_order() == [0, 1]
+
+
+def test_a_graph_that_takes_too_long_keeps_its_own_order() -> None:
+    """Four thousand kernels that all wait and are all too large: the greedy order is given up in time."""
+    count = 4000
+    buffers = [Buffer(1, kernel, set(), is_output=False) for kernel in range(count)]
+    many = Program(count, buffers, {})
+    started = time.process_time()
+    assert many.least_peak_first() == list(range(count))
+    assert time.process_time() - started < 5
