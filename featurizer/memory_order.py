@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-
 # Looks at waiting kernels, for each kernel, after which the greedy order is given up: compiled models take up to 80.
 _MOST_LOOKS: Final = 160
 
