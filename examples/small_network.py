@@ -21,13 +21,13 @@ class Classifier(nn.Module):
         return self.head(torch.relu(self.hidden(features)))  # type: ignore[no-any-return]
 
 
-def workload() -> Workload:
-    """Train it with SGD on 32 samples."""
+def workload(batch: int = 32) -> Workload:
+    """Train it with SGD on a batch of samples."""
     model = Classifier()
-    target = torch.randint(0, 10, (32,))
+    target = torch.randint(0, 10, (batch,))
 
     def loss(logits: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(logits, target)
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Workload(model, torch.randn(32, 64), loss=loss, optimizer=optimizer)
+    return Workload(model, torch.randn(batch, 64), loss=loss, optimizer=optimizer)

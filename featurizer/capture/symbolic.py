@@ -148,6 +148,8 @@ def _like(tensor: torch.Tensor, size: int) -> torch.Tensor:
     extent = max((length * step for length, step in zip(rest, tensor.stride()[1:], strict=True)), default=1)
     rows = tensor.stride(0) if own > 1 else extent
     strides = [rows, *(step // own * size if step > rows else step for step in tensor.stride()[1:])]
-    # A shape is enough: the capture puts fake tensors in the place of all inputs.
-    shape = torch.empty_strided((size, *rest), strides, dtype=tensor.dtype, device="meta")
+    # Of a real tensor a shape is enough: the capture puts a fake one in its place. A fake one is in place already, and
+    # one that had to be put there would be held beside it.
+    device = tensor.device if isinstance(tensor, FakeTensor) else torch.device("meta")
+    shape = torch.empty_strided((size, *rest), strides, dtype=tensor.dtype, device=device)
     return shape.requires_grad_(tensor.requires_grad)

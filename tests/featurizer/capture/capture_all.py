@@ -9,9 +9,12 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from peakcast.featurizer.capture.worker import capture_here, prepare_host
+from peakcast.featurizer.spec import GraphSpec
 
 PLANS = {
     "tied": ["eager", "inductor"],
@@ -39,13 +42,39 @@ def main(folder: Path) -> None:
         if callable(factory) and getattr(factory, "__annotations__", {}) == {"return": "Workload"} and name[0] != "_"
     }
     for name, factory in factories.items():
-        try:
-            (folder / f"{name}.json").write_bytes(
-                capture_here(factory, PLANS.get(name, ["eager"]), traced_on).to_json()
-            )
-        except Exception as error:  # noqa: BLE001  (some are meant to fail)
-            told = {"error": str(error), "kind": type(error).__name__, "traceback": traceback.format_exc()}
-            (folder / f"{name}.error").write_text(json.dumps(told))
+        plans = PLANS.get(name, ["eager"])
+        _write(folder, name, lambda factory=factory, plans=plans: capture_here(factory, plans, traced_on))
+    _capture_symbolic(folder, traced_on)
+
+
+def _capture_symbolic(folder: Path, traced_on: str) -> None:
+    """Capture with the batch as a symbol, and the transformer by itself at a batch of 7."""
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from symbolic_workloads import SYMBOLIC, gpt
+
+    from peakcast.featurizer.capture.sizes import BatchRange
+    from peakcast.featurizer.capture.symbolic import capture_at_sizes
+
+    for name, (factory, text, plans) in SYMBOLIC.items():
+
+        def capture(made: Callable[[], Any], plans: list[str] = plans) -> GraphSpec:
+            return capture_here(made, plans, traced_on)
+
+        batches = BatchRange.parse(text)
+        _write(
+            folder,
+            f"symbolic_{name}",
+            lambda capture=capture, factory=factory, batches=batches: capture_at_sizes(capture, factory, batches),
+        )
+    _write(folder, "gpt_at_7", lambda: capture_here(lambda: gpt(batch=7), ["eager", "inductor"], traced_on))
+
+
+def _write(folder: Path, name: str, capture: Callable[[], GraphSpec]) -> None:
+    try:
+        (folder / f"{name}.json").write_bytes(capture().to_json())
+    except Exception as error:  # noqa: BLE001  (some are meant to fail)
+        told = {"error": str(error), "kind": type(error).__name__, "traceback": traceback.format_exc()}
+        (folder / f"{name}.error").write_text(json.dumps(told))
 
 
 main(Path(sys.argv[1]))
