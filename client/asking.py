@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections import Counter
@@ -47,6 +48,9 @@ class Asking:
         self._risk = risk
         self._breaker = Breaker()
         self.counts: Counter[str] = Counter()
+        if server is None:
+            # LightGBM and the artefact take a second or more, which the first capture leaves time for.
+            threading.Thread(target=_load_predictor, daemon=True, name="peakcast-load").start()
 
     def ask(self, spec: GraphSpec, plans: Sequence[str], device: DeviceSpec, run: RunSpec | None = None) -> Prediction:
         """Return a prediction for all `plans`.
@@ -115,6 +119,14 @@ class Asking:
         )
         check_answer(prediction, spec, plans)
         return prediction
+
+
+def _load_predictor() -> None:
+    # Whoever asks is told what is wrong.
+    with contextlib.suppress(Exception):
+        from peakcast.models.predictor import Predictor
+
+        Predictor.load()
 
 
 def _failure(error: Exception) -> str:
