@@ -169,7 +169,7 @@ class _Fit:
     def _storage(self, part: _Part, index: int) -> str:
         born = int(part.trace.storages.born[index])
         made = f"made by node {born} ({part.op(born)})" if born >= 0 else "there before the step"
-        return f"{self.plan}: storage {index}, {made},"
+        return f"{self.plan}: storage {index}, {made}"
 
 
 def _branch(part: _Part, row: int, index: int) -> _Part:
