@@ -55,9 +55,9 @@ class CompiledGraph:
         self.is_donated: list[bool] = _donated(trace).tolist()
         self._last_touch = _last_touch(trace)
         self._dropped_at: dict[int, list[int]] = {}  # by node: the storages made in the step that die with it
-        for storage, (born_at, died_at) in enumerate(zip(self.born, self.died, strict=True)):
+        for number, (born_at, died_at) in enumerate(zip(self.born, self.died, strict=True)):
             if born_at >= 0:
-                self._dropped_at.setdefault(died_at, []).append(storage)
+                self._dropped_at.setdefault(died_at, []).append(number)
 
     def _scattered(self) -> NDArray[np.int64]:
         """Return what ATen's `scatter_reduce_` reads beside the copy it writes to (`ScatterFallback`, ir.py)."""

@@ -1,4 +1,4 @@
-"""What users reported about measuring: a cold compile's scratch is in the first step alone, and never in a warm label."""
+"""What users reported about measuring: what a cold compile takes is in its own first step, and in no warm label."""
 
 from __future__ import annotations
 
