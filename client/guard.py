@@ -65,7 +65,7 @@ def guard(
     Args:
         model: the model that is called in the step.
         optimizer: the optimizer that is stepped; wrappers that hold the real one as `.optimizer` will do.
-        server: URL of a service; None: predict in this process, which takes the extra `[local]`.
+        server: URL of a service; None: predict in this process.
         token: bearer token for the server; default: the environment's PEAKCAST_TOKEN.
         policy: plans, risk and limits; default: `Policy()`.
         device: the card to plan for; None: the current CUDA device as it is at each question, or an empty H200 on a
@@ -251,11 +251,7 @@ class Guard:
 
     def _asked(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Verdict:
         self.counts["questions"] += 1
-        model = self.model
-        step = self._step
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            model, step = model.module, None  # its process group cannot travel
-        call = Call(model, args, kwargs, self.optimizer, step, signature.takes_gradients)
+        call = Call(self.model, args, kwargs, self.optimizer, self._step, signature.takes_gradients)
         # Later on the ranks' shapes differ, and one that sees a new one would wait for the others in vain.
         ranks = self._ranks if not self._verdicts and self._ranks.are_several() else None
         try:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
-import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.example import CONTEXT_NAMES, Example, Floats
+from peakcast.models.forest import Forest
 
 ROW_NAMES = ("quantity", "log2_prior", "prior_over_steady", "resident_share")
 # Tells in training which labels were computed; what is served is always asked as measured.
@@ -74,11 +75,16 @@ def feature_matrix(
     return np.concatenate([repeated, rows.reshape(repeated.shape[0], -1)], axis=1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Trees:
-    """One boosted ensemble."""
+    """One boosted ensemble as LightGBM's text. LightGBM is needed to fit and to explain it, not to predict."""
 
-    booster: lightgbm.Booster
+    text: str
+
+    @cached_property
+    def forest(self) -> Forest:
+        """Return the trees as arrays."""
+        return Forest.from_text(self.text)
 
     @classmethod
     def fit(
@@ -94,6 +100,8 @@ class Trees:
         parameters: Mapping[str, Any] | None = None,
     ) -> Self:
         """Fit on the rows given, all of them with a target. `parameters` go before the usual ones."""
+        import lightgbm
+
         data = lightgbm.Dataset(
             features_RF,
             target_R,
@@ -103,21 +111,30 @@ class Trees:
             categorical_feature=[list(names).index("quantity")],
         )
         chosen = {**PARAMETERS, **(parameters or {}), "objective": objective, "seed": seed}
-        return cls(lightgbm.train(chosen, data, num_boost_round=rounds))
+        return cls(lightgbm.train(chosen, data, num_boost_round=rounds).model_to_string())
 
     def predict(self, features_RF: Floats) -> Floats:
-        """Return [R]."""
-        return np.asarray(self.booster.predict(features_RF, num_threads=1), dtype=float)
+        """Return [R], what LightGBM gives to the bit."""
+        return self.forest.predict(features_RF)
 
     def contributions(self, features_RF: Floats) -> Floats:
         """Return TreeSHAP values [R, F + 1]; the last column is the expected value."""
-        return np.asarray(self.booster.predict(features_RF, pred_contrib=True, num_threads=1), dtype=float)
+        import lightgbm
+
+        booster = lightgbm.Booster(model_str=self.text)
+        return np.asarray(booster.predict(features_RF, pred_contrib=True, num_threads=1), dtype=float)
 
     def to_text(self) -> bytes:
         """Return LightGBM's text format."""
-        return self.booster.model_to_string().encode()
+        return self.text.encode()
 
     @classmethod
     def from_text(cls, text: bytes) -> Self:
-        """Read LightGBM's text format."""
-        return cls(lightgbm.Booster(model_str=text.decode()))
+        """Read LightGBM's text format.
+
+        Raises:
+            ValueError: if it is not that, or uses what is not evaluated here.
+        """
+        trees = cls(text.decode())
+        assert trees.forest is not None  # read now, so that what is wrong is said where it is loaded
+        return trees

@@ -41,9 +41,8 @@ _COMMANDS: Final = {
 
 # Which extra brings a module that is not installed.
 _EXTRAS: Final = {
-    "lightgbm": "local",
     **dict.fromkeys(("alembic", "cachetools", "fastapi", "sqlalchemy", "starlette", "uvicorn"), "serve"),
-    **dict.fromkeys(("joblib", "matplotlib", "optuna", "scipy", "sklearn"), "train"),
+    **dict.fromkeys(("joblib", "lightgbm", "matplotlib", "optuna", "scipy", "sklearn"), "train"),
     **dict.fromkeys(("dask", "distributed"), "dask"),
     **dict.fromkeys(("timm", "torchvision", "transformers"), "zoo"),
 }

@@ -126,7 +126,6 @@ def test_help_needs_none_of_the_large_packages() -> None:
         ("uvicorn", ["serve"], "peakcast[serve]"),
         ("sqlalchemy", ["serve"], "peakcast[serve]"),
         ("sqlalchemy", ["peaks", "list"], "peakcast[serve]"),
-        ("lightgbm", ["predict", "good.json"], "peakcast[local]"),
         ("joblib", ["train"], "peakcast[train]"),
     ],
 )

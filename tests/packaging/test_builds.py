@@ -212,13 +212,10 @@ def test_the_base_install_runs_its_command_line(install: Install) -> None:
     assert base.run("python", "-m", "peakcast", "--help").stdout == said.stdout
 
 
-@pytest.mark.parametrize(
-    ("command", "extra"), [("predict", "local"), ("serve", "serve"), ("train", "train"), ("evaluate", "train")]
-)
-def test_the_base_install_names_the_extra_it_misses(command: str, extra: str, install: Install, graph: Path) -> None:
+@pytest.mark.parametrize(("command", "extra"), [("serve", "serve"), ("train", "train"), ("evaluate", "train")])
+def test_the_base_install_names_the_extra_it_misses(command: str, extra: str, install: Install) -> None:
     """A command whose packages are not installed says in a line which extra brings them."""
-    arguments = [str(graph)] if command == "predict" else []
-    said = install("").run("peakcast", command, *arguments)
+    said = install("").run("peakcast", command)
     assert said.returncode == 1
     assert f"peakcast[{extra}]" in said.stderr
     assert "Traceback" not in said.stderr
@@ -236,8 +233,8 @@ def test_the_base_install_asks_a_server(install: Install, graph: Path) -> None:
 
 
 def test_the_wheel_predicts_with_the_model_it_ships(install: Install, graph: Path) -> None:
-    """With the `local` extra alone a wheel install predicts a committed graph."""
-    said = install("local").run("peakcast", "predict", str(graph), "--plans", "eager", "--json")
+    """Without any extra a wheel install predicts a committed graph."""
+    said = install("").run("peakcast", "predict", str(graph), "--plans", "eager", "--json")
     assert said.returncode == 0, said.stderr
     (plan,) = json.loads(said.stdout)["plans"]
     assert plan["plan"] == "eager"
