@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from peakcast.featurizer.polynomial_fit import LEAST_SIZES
@@ -56,6 +56,17 @@ class BatchRange:
         if not low <= own <= high:
             raise ValueError(f"the workload's own batch is {own}, which the range {low} to {high} must hold")
         return Symbol(hint=own, min=low, max=high)
+
+    def narrower(self, symbol: Symbol) -> list[Symbol]:
+        """Return the symbol, and where nobody asked for smaller batches the one without them.
+
+        Compilers decide by size what to recompute, and decide otherwise for small batches than for all larger ones.
+        """
+        return (
+            [symbol]
+            if self.low is not None or symbol.min == symbol.hint
+            else [symbol, replace(symbol, min=symbol.hint)]
+        )
 
 
 def sizes_to_capture(symbol: Symbol) -> list[int]:

@@ -50,7 +50,6 @@ def capture_at_sizes(capture: Callable[[Factory], GraphSpec], factory: Factory, 
 
     base = capture(as_it_is)
     symbol = batches.symbol(seen[-1] if own is None else own)
-    sizes = sizes_to_capture(symbol)
     specs = {symbol.hint: base}
 
     def look_at(size: int) -> None:
@@ -62,27 +61,28 @@ def capture_at_sizes(capture: Callable[[Factory], GraphSpec], factory: Factory, 
             hint = "" if own is not None else f". If more than the inputs depends on the batch, {_TAKE_BATCH}"
             raise CaptureError(told + hint, getattr(error, "details", "")) from error
 
-    for size in sizes[1:]:
-        look_at(size)
-    try:
-        return _joined(specs, symbol, lambda: one_more_size(symbol, sizes), look_at)
-    except UnlikeTracesError as error:
-        why = str(error)[: DEFAULT_LIMITS.max_name_characters]
-        return replace(base, captured_with={**base.captured_with, "not_symbolic": why})
+    def joined(symbol: Symbol) -> GraphSpec:
+        sizes = sizes_to_capture(symbol)
+        for size in sizes:
+            if size not in specs:
+                look_at(size)
+        found = fitted({size: specs[size] for size in sizes}, BATCH, symbol)
+        more = one_more_size(symbol, sizes) if degree(found) > 1 else None
+        if more is not None:
+            # A parabola goes through any three points: a fourth one says whether it is one.
+            sizes.append(more)
+            look_at(more)
+            found = fitted({size: specs[size] for size in sizes}, BATCH, symbol)
+        at = ",".join(map(str, sorted(sizes)))
+        return replace(found, captured_with={**found.captured_with, f"captured_{BATCH}": at})
 
-
-def _joined(
-    specs: dict[int, GraphSpec], symbol: Symbol, one_more: Callable[[], int | None], look_at: Callable[[int], None]
-) -> GraphSpec:
-    found = fitted(specs, BATCH, symbol)
-    if degree(found) > 1:
-        # A parabola goes through any three points: a fourth one says whether it is one.
-        size = one_more()
-        if size is not None:
-            look_at(size)
-            found = fitted(specs, BATCH, symbol)
-    at = ",".join(map(str, sorted(specs)))
-    return replace(found, captured_with={**found.captured_with, f"captured_{BATCH}": at})
+    why = ""
+    for tried in batches.narrower(symbol):
+        try:
+            return joined(tried)
+        except UnlikeTracesError as error:
+            why = str(error)[: DEFAULT_LIMITS.max_name_characters]
+    return replace(base, captured_with={**base.captured_with, "not_symbolic": why})
 
 
 def _keyword_default(factory: Factory) -> int | None:

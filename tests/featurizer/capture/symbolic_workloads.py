@@ -87,6 +87,19 @@ def chunked() -> Workload:
     return Workload(Chunked(), torch.randn(8, WIDTH))
 
 
+class Doubling(nn.Module):
+    """Does one thing more with few samples."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Take the sine, of the double where there are fewer than four."""
+        return (x * 2 if x.shape[0] < 4 else x).sin()
+
+
+def doubling() -> Workload:
+    """Run other operators at small batches, as a compiler decides by size what to recompute."""
+    return Workload(Doubling(), torch.randn(6, WIDTH))
+
+
 class Padded(nn.Module):
     """Rounds the batch up to a multiple of 8."""
 
@@ -136,6 +149,8 @@ SYMBOLIC: dict[str, tuple[Callable[..., Any], str, list[str]]] = {
     "contrast": (contrast, "batch", ["eager"]),
     "conditional": (conditional, "batch", ["eager"]),
     "chunked": (chunked, "batch", ["eager"]),
+    "doubling": (doubling, "batch", ["eager"]),
+    "doubling_too": (doubling, "batch=2:64", ["eager"]),
     "padded": (padded, "batch", ["eager"]),
     "targets": (targets, "batch", ["eager"]),
     "step": (step, "batch", ["eager"]),

@@ -86,10 +86,18 @@ def test_branches_have_polynomials_too(captured: Captured) -> None:
     assert all(4 * 10 * WIDTH in branch.storages.bytes for branch in inner)
 
 
+def test_where_small_batches_differ_the_range_begins_at_the_workloads_own(captured: Captured) -> None:
+    """Unless smaller ones were asked for, the graph is then one for all batches from 6 on."""
+    spec = captured.spec("symbolic_doubling")
+    assert spec.symbols == {"batch": Symbol(hint=6, min=6, max=6144)}
+    assert spec.captured_with["captured_batch"] == "6,7,49"
+
+
 @pytest.mark.parametrize(
     ("name", "batch", "words"),
     [
-        ("chunked", 8, ("aten.sin.default", "aten.cat.default", "batch 2")),
+        ("chunked", 8, ("node 3 is aten.cat.default at batch 8, but aten.sin.default at batch 65",)),
+        ("doubling_too", 6, ("node 0 is aten.sin.default at batch 6, but aten.mul.Tensor at batch 2",)),
         ("padded", 6, ("aten.new_zeros.default", "no polynomial of batch")),
     ],
 )
