@@ -38,17 +38,22 @@ DATA_DEPENDENT = frozenset(
 PYTORCH_NAMESPACES = frozenset(
     (
         *("aten", "prims", "higher_order", "profiler", "inductor", "inductor_prims", "rngprims", "debugprims"),
-        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "symm_mem"),
+        *("fsdp", "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "symm_mem"),
         *("quantized", "_quantized", "quantization", "quantized_decomposed", "sparse", "export", "_native"),
         *("mkl", "mkldnn", "mkldnn_prepacked", "onednn", "static_runtime", "debug_mode_ops"),
     )
 )
-# What takes nothing out of sight: operators that only allocate, and in a replayed trace the compiler's own kernels,
-# whose generated code allocates all they need.
+# What takes nothing out of sight: operators that only allocate; FSDP's copies in and out of flat buffers; collectives,
+# whose own buffers are NCCL's and no allocator's; and in a replayed trace the compiler's own kernels, whose generated
+# code allocates all they need.
 NO_SCRATCH = frozenset(
     (
         *("inductor.kernel", "aten.empty", "aten.empty_like", "aten.empty_strided"),
         *("aten.new_empty", "aten.new_empty_strided"),
+        *("fsdp.all_gather_copy_in", "fsdp.split_with_sizes_copy", "fsdp.chunk_cat"),
+        *("c10d.allreduce", "c10d._allgather_base", "c10d._reduce_scatter_base", "c10d.broadcast"),
+        *("_c10d_functional.all_reduce", "_c10d_functional.all_gather_into_tensor"),
+        *("_c10d_functional.reduce_scatter_tensor", "_c10d_functional.wait_tensor"),
     )
 )
 # What a step takes where a kernel of unknown scratch runs is anybody's guess: this often the step without fusion.
