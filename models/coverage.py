@@ -98,6 +98,7 @@ class Facts:
     far_sizes: tuple[str, ...] = ()  # symbols far from where the graph was captured, in words
     replayed: bool = False  # the trace is the compiler's own code: nothing was learned of such, nor needs to be
     card: str = ""  # the card's model in one spelling, `H200`
+    is_a_rank: bool = False  # the trace is of one of `world_size` ranks, with what it allocates for the others
 
 
 def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: DeviceSpec) -> Facts:
@@ -134,6 +135,7 @@ def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: Dev
         far_sizes=beyond_captured(spec),
         replayed=trace.replayed,
         card=card_name(device.name),
+        is_a_rank=captured.get("world_size") == str(run.world_size),
     )
 
 
@@ -242,7 +244,7 @@ class Coverage:
         that twice.
         """
         unseen_bytes = 2 * sum(self.unseen(facts).values()) * facts.written_bytes
-        copies = facts.gradients_bytes if facts.world_size not in self.world_sizes else 0
+        copies = facts.gradients_bytes if facts.world_size not in self.world_sizes and not facts.is_a_rank else 0
         factor = OPAQUE_FACTOR if self.opaque(facts) else 1
         return factor * (facts.unfused_bytes + int(unseen_bytes) + copies)
 
@@ -284,8 +286,9 @@ class Coverage:
         foreign = sorted(dtype for dtype in facts.dtypes if dtype not in DTYPE_BYTES)
         if foreign:
             found.append(f"dtype of unknown size: {', '.join(foreign)}")
-        if facts.world_size not in self.world_sizes:
-            found.append(f"{facts.world_size} ranks were not measured (only {self.world_sizes})")
+        if facts.world_size not in self.world_sizes and not facts.is_a_rank:
+            measured = f"{facts.world_size} ranks were not measured (only {self.world_sizes})"
+            found.append(f"{measured}, and the graph is not of one of so many")
         if is_compiled(facts.trace_plan) != is_compiled(facts.plan_kind):
             found.append(
                 f"plan {facts.plan_kind} has no trace in this graph, and {facts.trace_plan} says little about it"
@@ -316,6 +319,8 @@ class Coverage:
                 found.append(f"{facts.card} is a slice of a card, and none was measured")
             elif facts.device in self.devices and self.cards:
                 found.append(f"card {facts.card} was not measured (only {', '.join(self.cards)})")
+        if facts.world_size not in self.world_sizes and facts.is_a_rank:
+            found.append(f"{facts.world_size} ranks were not measured (only {self.world_sizes})")
         if facts.accumulates not in self.accumulates:
             found.append("gradient accumulation was not measured")
         if facts.traced_on == "cpu":

@@ -29,12 +29,6 @@ from peakcast.featurizer.capture.isolated import CaptureError
 _BROADCAST_BYTES = 250 * 1024 * 1024
 
 
-def ranks_of_this_job() -> int | None:
-    """Return the size of the process group that this process is in, None where it is in none."""
-    is_in_one = dist.is_available() and dist.is_initialized()
-    return dist.get_world_size() if is_in_one else None
-
-
 def is_distributed(model: nn.Module | None) -> bool:
     """Tell whether a model is wrapped in DDP or FSDP, or holds distributed tensors."""
     if model is None:

@@ -31,6 +31,8 @@ def taken_apart(module: nn.Module) -> Reduced | None:
     if isinstance(module, FSDPModule):
         original = type(module).__mro__[getattr(type(module), "_orig_cls_mro_index", 2)]
         return _shard, (original, _bare_state(module), _fsdp_options(module))
+    if getattr(module, "_is_fsdp_managed_module", False):
+        return _bare, (type(module), _bare_state(module))  # what a sharded module above it sharded along
     return None
 
 
@@ -82,9 +84,14 @@ def _is_torchs_own(hook: Any) -> bool:
     return str(getattr(function, "__module__", "")).startswith("torch.distributed")
 
 
-def _shard(kind: type[nn.Module], state: dict[str, Any], options: dict[str, Any]) -> nn.Module:
+def _bare(kind: type[nn.Module], state: dict[str, Any]) -> nn.Module:
     module = kind.__new__(kind)
     module.__setstate__(state)
+    return module
+
+
+def _shard(kind: type[nn.Module], state: dict[str, Any], options: dict[str, Any]) -> nn.Module:
+    module = _bare(kind, state)
     before = [(owner, name, held) for owner in module.modules() for name, held in owner._parameters.items()]
     fully_shard(module, **options)
     for owner, name, held in before:

@@ -15,7 +15,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
-def run_ranks(*cards_bytes: int) -> list[dict[str, Any]]:
+def run_ranks(*cards_bytes: int, wrapped: str = "ddp") -> list[dict[str, Any]]:
     """Train with a rank for each card; return what each told."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -29,7 +29,7 @@ def run_ranks(*cards_bytes: int) -> list[dict[str, Any]]:
     }
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(HERE / "guarded_rank.py"), str(card_bytes)],
+            [sys.executable, "-W", "ignore", str(HERE / "guarded_rank.py"), str(card_bytes), wrapped],
             env={**common, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -62,3 +62,14 @@ def test_the_rank_with_less_memory_decides_for_all() -> None:
     ranks = run_ranks(large, little)
     assert [rank["plan"] for rank in ranks] == ["eager:checkpoint", "eager:checkpoint"]
     assert ranks[0]["losses"] == pytest.approx(alike[0]["losses"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_sharded_ranks_are_asked_about_as_they_are() -> None:
+    """An FSDP2 model is captured with its shards: two ranks train alike under the plan wanted."""
+    ranks = run_ranks(80 << 30, 80 << 30, wrapped="fsdp2")
+    # The only plan asked about is an eager one, which falls back from nothing.
+    assert [(rank["plan"], rank["action"]) for rank in ranks] == [("eager", "fall_back")] * 2
+    assert "2 ranks were not measured" in ranks[0]["reason"]
+    assert ranks[0]["losses"] != []
+    assert ranks[0]["required"]["eager"] > 0

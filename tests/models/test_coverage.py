@@ -144,3 +144,11 @@ def test_joined_coverage_is_what_either_covered(coverage: Coverage) -> None:
     assert both.judge(make_facts(torch="2.98"))[0] == "extrapolating"
     wider = coverage.joined(Coverage.fit([make_facts(log2_prior=36.0)]))
     assert wider.plan_tasks == {"eager/training": [10.0, 10.0, 31.0, 36.0]}
+
+
+def test_a_rank_that_was_captured_as_one_is_extrapolated(coverage: Coverage) -> None:
+    """The graph of one of 8 ranks holds its buckets and shards: nothing is added for them, but 8 were not measured."""
+    confidence, doubts = coverage.judge(make_facts(world_size=8, is_a_rank=True))
+    assert confidence == "extrapolating"
+    assert any("8 ranks were not measured" in doubt for doubt in doubts)
+    assert coverage.cautious_bytes(make_facts(world_size=8, is_a_rank=True)) == 8 << 30
