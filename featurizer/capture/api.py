@@ -12,7 +12,7 @@ from torch import nn
 from peakcast.featurizer.capture.fake_step import new_fake_mode
 from peakcast.featurizer.capture.isolated import TIMEOUT_SEC, CaptureError, capture_packed
 from peakcast.featurizer.capture.limits import one_message, refuse_what_cannot_be_captured
-from peakcast.featurizer.capture.process_group import is_distributed, ranks_of_this_job
+from peakcast.featurizer.capture.process_group import is_distributed
 from peakcast.featurizer.capture.record import record
 from peakcast.featurizer.capture.ship import pack
 from peakcast.featurizer.capture.sizes import BatchRange
@@ -88,9 +88,8 @@ def capture(
         return _told(
             capture_at_sizes(lambda made: _in_process(made(), plans, traced_on, progress), lambda: workload, batches)
         )
-    ranks = world_size or ranks_of_this_job()
     spec = capture_packed(
-        packed, plans=plans, world_size=ranks, symbolic=symbolic, timeout_sec=timeout_sec, progress=progress
+        packed, plans=plans, world_size=world_size, symbolic=symbolic, timeout_sec=timeout_sec, progress=progress
     )
     return _told(spec)
 

@@ -128,7 +128,23 @@ def environment() -> dict[str, str]:
         "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
         "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
         "TOKENIZERS_PARALLELISM": "false",
+        **_place_in_the_job(),
     }
+
+
+def _place_in_the_job() -> dict[str, str]:
+    """Return how many ranks this process is one of, and its card: a capture takes none of another rank's memory."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    place = {}
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        place["WORLD_SIZE"] = str(torch.distributed.get_world_size())
+    if torch.cuda.is_initialized() and torch.cuda.device_count() > 1:
+        visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+        card = torch.cuda.current_device()
+        place["CUDA_VISIBLE_DEVICES"] = visible[card] if card < len(visible) else str(card)
+    return place
 
 
 def _wait(process: subprocess.Popen[str], timeout_sec: float, progress: Callable[[str], None] | None) -> int:
