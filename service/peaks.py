@@ -134,7 +134,7 @@ class Peaks:
         if predictor is None:
             return
         try:
-            predicted = predictor.predict(spec, run=run, device=query.device, plans=[query.plan]).plans[0]
+            predicted = predictor.predict_fixed(spec, run=run, device=query.device, plans=[query.plan]).plans[0]
         except Exception:
             log.exception("peak_not_compared", key=query.key)
             return

@@ -20,6 +20,7 @@ from peakcast.featurizer.polynomials import Symbol
 from peakcast.featurizer.prior import simulate
 from peakcast.featurizer.run import DeviceSpec
 from peakcast.featurizer.trace import Trace
+from peakcast.featurizer.vocabulary import GRADIENT, INPUT
 from peakcast.models.asked import run_of
 from peakcast.models.predictor import Predictor
 
@@ -129,7 +130,6 @@ def test_a_batch_that_cannot_be_changed_is_refused(captured: Captured, name: str
     assert words in captured.error(f"symbolic_{name}")
 
 
-@pytest.mark.filterwarnings("ignore:.*lr_scheduler")
 def test_a_model_that_cannot_be_sent_is_captured_here_at_all_batches() -> None:
     """Its inputs are the same objects afterwards; a batch of 100 has 100 rows."""
     model = nn.Linear(WIDTH, 8)
@@ -139,6 +139,32 @@ def test_a_model_that_cannot_be_sent_is_captured_here_at_all_batches() -> None:
     assert spec.captured_with["captured_batch"] == "2,4,33"
     assert x.shape == (4, WIDTH)
     assert 4 * 100 * WIDTH in spec.at({"batch": 100}).traces["eager"].storages.bytes
+
+
+def test_a_live_model_is_captured_elsewhere_at_all_batches() -> None:
+    """Sent to the other process once, it is resized there: gradients and weights stay, activations grow."""
+    model = nn.Linear(WIDTH, 8, bias=False)
+    optimizer = torch.optim.SGD(model.parameters())
+    spec = peakcast.capture(
+        model, torch.randn(6, WIDTH), loss=torch.sum, optimizer=optimizer, plans=["eager"], symbolic="batch"
+    )
+    assert spec.symbols["batch"] == Symbol(hint=6, min=2, max=6144)
+    storages = spec.at({"batch": 5000}).traces["eager"].storages
+    assert storages.bytes[storages.role == INPUT].tolist() == [4 * 5000 * WIDTH]
+    assert storages.bytes[storages.role == GRADIENT].tolist() == [4 * 8 * WIDTH]
+    assert 4 * 5000 * 8 in storages.bytes
+
+
+def test_a_live_model_that_differs_between_batches_warns() -> None:
+    """The graph is the one of its own batch, and the warning says what differs."""
+    model = nn.Linear(2, 2)
+    model.lock = threading.Lock()  # type: ignore[assignment]
+    model.register_forward_hook(lambda _, inputs, out: out.sin() if len(inputs[0]) > 8 else out)
+    with pytest.warns(
+        UserWarning, match=r"one batch only: eager: node \d+ is no more at batch 8, but aten.sin.default"
+    ):
+        spec = peakcast.capture(model, torch.ones(8, 2), plans=["eager"], symbolic="batch=8:64")
+    assert not spec.symbols
 
 
 def test_a_step_is_refused_before_anything_starts() -> None:
