@@ -10,10 +10,8 @@ then address. All sizes are in units of 512 bytes unless they end in `_bytes`. S
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final
 
-import numba
 import numpy as np
 
 from peakcast.featurizer.allocator import GRANULARITY_BYTES
@@ -28,6 +26,7 @@ from peakcast.featurizer.allocator_native import (
     TOP,
     UNIT_BYTES,
 )
+from peakcast.featurizer.jit import entry, inner
 from peakcast.featurizer.trace import Int64
 
 # Rows of the arrays that make up a state.
@@ -54,30 +53,11 @@ _NONE: Final = -1
 _NO_LIMIT: Final = 1 << 62
 _DONE, _OUT_OF_LIMIT, _OUT_OF_ROWS = range(3)
 
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
-# numba's annotations lose those of the function.
-_njit: Any = numba.njit
-
-
-def _inner(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    compiled: Callable[_Parameters, _Result] = _njit(nogil=True)(function)
-    return compiled
-
-
-def _cached(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    try:
-        compiled: Callable[_Parameters, _Result] = _njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither this folder nor the user's cache can be written to
-        return _inner(function)
-    return compiled
-
-
 State = tuple[Int64, Int64, Int64, Int64, Int64]  # blocks, lists, holes, totals, held [T]
 Program = tuple[Int64, Int64, Int64, Int64]  # start, events [E], survivors [2, S], left [L]
 
 
-@_inner
+@inner
 def _new_state(tensors: int, capacity: int) -> State:
     """Return the arrays of a state, to be filled by `_clear` or `_copy`."""
     return (
@@ -89,7 +69,7 @@ def _new_state(tensors: int, capacity: int) -> State:
     )
 
 
-@_inner
+@inner
 def _clear(state: State, limit: int) -> None:
     """Start again from an empty card."""
     _, lists, _, totals, held = state
@@ -104,7 +84,7 @@ def _clear(state: State, limit: int) -> None:
     held[:] = _NONE
 
 
-@_inner
+@inner
 def _copy(source: State, target: State, limit: int) -> None:
     """Go on from another state under a limit of one's own."""
     # New arrays would cost more than what is done with them: half a megabyte of memory never touched before.
@@ -116,7 +96,7 @@ def _copy(source: State, target: State, limit: int) -> None:
     target[3][_LIMIT] = limit
 
 
-@_inner
+@inner
 def _position(blocks: Int64, lists: Int64, totals: Int64, pool: int, size: int, address: int) -> int:
     """Return where a block of this size and address stands in a free list, or would."""
     low, high = 0, totals[pool]
@@ -130,7 +110,7 @@ def _position(blocks: Int64, lists: Int64, totals: Int64, pool: int, size: int, 
     return low
 
 
-@_inner
+@inner
 def _list_block(blocks: Int64, lists: Int64, totals: Int64, pool: int, row: int) -> None:
     length = totals[pool]
     position = _position(blocks, lists, totals, pool, blocks[_SIZE, row], blocks[_ADDRESS, row])
@@ -141,7 +121,7 @@ def _list_block(blocks: Int64, lists: Int64, totals: Int64, pool: int, row: int)
     blocks[_IS_FREE, row] = 1
 
 
-@_inner
+@inner
 def _unlist_at(blocks: Int64, lists: Int64, totals: Int64, pool: int, position: int) -> int:
     length = totals[pool]
     row: int = lists[pool, position]
@@ -152,13 +132,13 @@ def _unlist_at(blocks: Int64, lists: Int64, totals: Int64, pool: int, position: 
     return row
 
 
-@_inner
+@inner
 def _unlist_block(blocks: Int64, lists: Int64, totals: Int64, pool: int, row: int) -> None:
     position = _position(blocks, lists, totals, pool, blocks[_SIZE, row], blocks[_ADDRESS, row])
     _unlist_at(blocks, lists, totals, pool, position)
 
 
-@_inner
+@inner
 def _new_row(blocks: Int64, lists: Int64, totals: Int64, address: int, size: int) -> int:
     totals[_SPARES] -= 1
     row: int = lists[_SPARE_LIST, totals[_SPARES]]
@@ -170,13 +150,13 @@ def _new_row(blocks: Int64, lists: Int64, totals: Int64, address: int, size: int
     return row
 
 
-@_inner
+@inner
 def _drop_row(lists: Int64, totals: Int64, row: int) -> None:
     lists[_SPARE_LIST, totals[_SPARES]] = row
     totals[_SPARES] += 1
 
 
-@_inner
+@inner
 def _add_hole(holes: Int64, totals: Int64, address: int, size: int) -> None:
     if size == 0:
         return
@@ -193,7 +173,7 @@ def _add_hole(holes: Int64, totals: Int64, address: int, size: int) -> None:
     totals[_HOLES] += 1
 
 
-@_inner
+@inner
 def _place(holes: Int64, totals: Int64, size: int) -> int:
     """Return the driver's address for a new segment."""
     for index in range(totals[_HOLES]):
@@ -213,7 +193,7 @@ def _place(holes: Int64, totals: Int64, size: int) -> int:
     return lowest
 
 
-@_inner
+@inner
 def _release_all(blocks: Int64, lists: Int64, holes: Int64, totals: Int64) -> None:
     """Give every segment without a live block back to the driver."""
     for pool in (_LARGE_LIST, _SMALL_LIST):
@@ -232,7 +212,7 @@ def _release_all(blocks: Int64, lists: Int64, holes: Int64, totals: Int64) -> No
         totals[pool] = kept
 
 
-@_inner
+@inner
 def _new_segment(state: State, size: int) -> int:
     """Take a segment from the driver; returns its block, which is in no free list, or _NONE where it does not fit."""
     blocks, lists, holes, totals, _ = state
@@ -254,7 +234,7 @@ def _new_segment(state: State, size: int) -> int:
     return _new_row(blocks, lists, totals, address, wanted)
 
 
-@_inner
+@inner
 def _allocate(state: State, tensor: int, size: int) -> int:
     blocks, lists, holes, totals, held = state
     pool = _SMALL_LIST if size <= SMALL else _LARGE_LIST
@@ -287,7 +267,7 @@ def _allocate(state: State, tensor: int, size: int) -> int:
     return _DONE
 
 
-@_inner
+@inner
 def _free(state: State, tensor: int) -> None:
     blocks, lists, _, totals, held = state
     row = held[tensor]
@@ -316,7 +296,7 @@ def _free(state: State, tensor: int) -> None:
     _list_block(blocks, lists, totals, pool, row)
 
 
-@_inner
+@inner
 def _run(state: State, units: Int64, events: Int64) -> int:
     for event in events:
         if event < 0:
@@ -328,7 +308,7 @@ def _run(state: State, units: Int64, events: Int64) -> int:
     return _DONE
 
 
-@_inner
+@inner
 def _begin_step(state: State, units: Int64, ended: Program, start: Int64) -> int:
     """Hand over what the step that ended leaves, and put what the next one finds in place."""
     held = state[4]
@@ -346,7 +326,7 @@ def _begin_step(state: State, units: Int64, ended: Program, start: Int64) -> int
     return _DONE
 
 
-@_inner
+@inner
 def _run_steady(state: State, units: Int64, first: Program, steady: Program, steps: int) -> tuple[int, int, int, int]:
     """Go on with steady steps as `Steps` does: status, allocated and reserved peak, whose allocation set the former."""
     totals = state[3]
@@ -371,14 +351,14 @@ def _run_steady(state: State, units: Int64, first: Program, steady: Program, ste
     return _DONE, allocated, reserved, tensor
 
 
-@_inner
+@inner
 def _run_first(state: State, units: Int64, first: Program, limit: int) -> int:
     _clear(state, limit)
     status = _run(state, units, first[0])
     return _run(state, units, first[1]) if status == _DONE else status
 
 
-@_inner
+@inner
 def _required(
     units: Int64,
     first: Program,
@@ -414,7 +394,7 @@ def _required(
     return min(high * granularity_bytes, high_bytes)
 
 
-@_cached  # the one entry: what it calls is compiled into it
+@entry  # the one entry: what it calls is compiled into it
 def _replay(
     units: Int64, first: Program, steady: Program, steps: int, tolerance: float, capacity: int
 ) -> tuple[int, int, int, int, int, int, int, int]:

@@ -14,10 +14,11 @@ from typing import Final
 
 import numpy as np
 
+from peakcast.featurizer import compiled
 from peakcast.featurizer.buffer_pool import BufferPool
-from peakcast.featurizer.fusion_graph import CompiledGraph, segments
+from peakcast.featurizer.fusion_graph import CompiledGraph, GraphColumns, segments
 from peakcast.featurizer.lifetimes import NEVER, Lifetimes, observed_lifetimes
-from peakcast.featurizer.memory_order import Buffer, Program
+from peakcast.featurizer.memory_order import MOST_LOOKS, Buffer, Program
 from peakcast.featurizer.op_kinds import OpKind
 from peakcast.featurizer.trace import Int32, Trace
 
@@ -36,8 +37,8 @@ SIBLING_BYTES: Final = 1 << 20
 # A graph of more kernels keeps its own order and pools nothing: both take time with the square of their number in the
 # worst case, and a graph may come from a stranger. The largest compiled graph of the corpus has 1,242.
 MOST_REORDERED: Final = 4096
-# Library calls that write to a buffer which they are given.
-_WITH_OUT: Final = frozenset({"_int_mm", "_scaled_mm", "addmm", "baddbmm", "bmm", "mm"})
+
+_LIMITS: Final = (SHARED_READS, SINGLE_READS, INLINED_OPS, SIBLING_DISTANCE, SIBLING_BYTES, MOST_REORDERED)
 
 _FUSES_WITH_SIBLINGS: Final = (OpKind.POINTWISE, OpKind.WINDOW)
 _NOTHING: Final[frozenset[int]] = frozenset()
@@ -50,8 +51,14 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
     if not (trace.region >= 0).any():
         return observed
     born, died, reuses = observed.born.copy(), observed.died.copy(), observed.reuses.copy()
-    graph = CompiledGraph(trace, ops)
+    columns = GraphColumns.of(trace, ops)
     time = np.arange(len(trace), dtype=np.int32)
+    fused = Lifetimes(bytes=observed.bytes, role=observed.role, born=born, died=died, reuses=reuses, time=time)
+    fuse = compiled.loaded_fuse()
+    if fuse is not None:
+        fuse(columns, segments(trace), (born, died, reuses, time), _LIMITS, MOST_LOOKS)
+        return fused
+    graph = CompiledGraph(columns)
     for first, end in segments(trace):
         returned = graph.returned_and_dropped(end)
         kernels, inlined = _lower(graph, first, end, returned)
@@ -71,7 +78,7 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
         for storage, other in taken.items():
             if born[other] != NEVER:
                 reuses[storage] = other
-    return Lifetimes(bytes=observed.bytes, role=observed.role, born=born, died=died, reuses=reuses, time=time)
+    return fused
 
 
 @dataclass(slots=True)
@@ -106,7 +113,7 @@ def _lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tu
     for node in range(first, end):
         writes = graph.new[node]
         if graph.is_view[node] and not writes:
-            (moved.add if graph.moves_elements(node) else moved.discard)(graph.inputs[node][0])
+            (moved.add if graph.moves[node] else moved.discard)(graph.inputs[node][0])
             continue
         expression = _read(graph.inputs[node], inlined, moved)
         kind = graph.kinds[node]
@@ -115,9 +122,9 @@ def _lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tu
                 inlined[storage] = expression
         else:
             loops = _loops(graph, node, kind, expression, inlined)
-            own = kind is OpKind.EXTERN and graph.stems[node] not in _WITH_OUT
+            own = graph.allocates_itself[node]
             kernels.append(
-                _Kernel(node, kind, graph.stems[node] == "clone", expression, writes, graph.changed[node], own, loops)
+                _Kernel(node, kind, graph.is_copy[node], expression, writes, graph.changed[node], own, loops)
             )
     return kernels, list(inlined)
 
@@ -215,7 +222,7 @@ def _reorder(
         for storage in in_place.intersection((*kernel.expression.reads, *kernel.changes)):
             changed.setdefault(storage, []).append((index, storage in kernel.changes))
     buffers = []
-    for storage in maker.keys() | readers.keys():
+    for storage in sorted(maker.keys() | readers.keys()):
         dies = first <= graph.died[storage] < end and storage not in returned
         made_at = maker.get(storage)
         if made_at is not None or (dies and graph.is_donated[storage]):

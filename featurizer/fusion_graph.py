@@ -1,18 +1,25 @@
-"""The nodes of compiled graphs as Python lists, for rules that walk them one by one."""
+"""The nodes of compiled graphs as the fusion rules ask about them: as columns, and as lists for rules in Python."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from peakcast.featurizer.op_kinds import OpKind, op_kind, stem
-from peakcast.featurizer.trace import Csr, Trace
+from peakcast.featurizer.trace import Csr, Int32, Int64, Trace
 from peakcast.featurizer.vocabulary import BACKWARD
 
+Flags = NDArray[np.bool_]
+
 _BLOCK_BYTES = 512
+_KINDS: Final = tuple(OpKind)
+# Library calls that write to a buffer which they are given.
+_WITH_OUT: Final = frozenset({"_int_mm", "_scaled_mm", "addmm", "baddbmm", "bmm", "mm"})
 # Views that move elements: what is read through one is not read where it is written.
 _MOVING_VIEWS = frozenset(
     {"permute", "transpose", "t", "slice", "select", "expand", "as_strided", "unfold", "split", "split_with_sizes"}
@@ -22,70 +29,94 @@ _NEEDS_MEMORY = (OpKind.EXTERN, OpKind.WINDOW)
 _SCATTERS_IN_PLACE = frozenset({"scatter_reduce"})
 
 
-class CompiledGraph:
-    """One trace, seen by the fusion rules. Lists are by node, or by storage where they say so."""
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphColumns:
+    """One trace, seen by the fusion rules, as columns by node [N] and by storage [S]."""
 
-    def __init__(self, trace: Trace, ops: tuple[str, ...]) -> None:
-        kinds, stems = [op_kind(op) for op in ops], [stem(op) for op in ops]
-        self.kinds = [kinds[op] for op in trace.op.tolist()]
-        self.stems = [stems[op] for op in trace.op.tolist()]
+    kind: Int64  # [N] OpKind
+    is_view: Flags  # [N] only renames the one storage it reads
+    moves: Flags  # [N] a view such that what is read through it lies elsewhere than it was written
+    is_copy: Flags  # [N]
+    allocates_itself: Flags  # [N] a library call without `out=`
+    inputs: Csr
+    new: Csr  # the storages that a node allocates
+    changed: Csr  # the storages made before that a node writes to
+    # How many nodes compute with a storage, and whether one needs it in memory. Views do neither.
+    readers: Int64  # [S]
+    is_needed_in_memory: Flags  # [S]
+    numel: Int64  # [S] elements of the first tensor in it, 0 where it was there before
+    dtype: Int64  # [S] the type of the first tensor that its maker returns; -1 where it was there before
+    bytes: Int64  # [S] rounded as the allocator rounds, so that equal means that one can take the other's place
+    born: Int64  # [S]
+    died: Int64  # [S]
+    is_donated: Flags  # [S]
+    is_returned: Flags  # [S] its graph returns it, and its caller drops it at once
+
+    @classmethod
+    def of(cls, trace: Trace, ops: tuple[str, ...]) -> Self:
+        """Read a trace."""
+        stems = [stem(op) for op in ops]
+        kinds = [op_kind(op) for op in ops]
+
+        def by_op(flags: list[bool]) -> Flags:
+            return np.array(flags, np.bool_)[trace.op]
+
         is_view = _views(trace)
-        self.is_view: list[bool] = is_view.tolist()  # only renames the one storage it reads
-        self.inputs = _rows(trace.inputs)
-        self.new = _rows(_allocated(trace))  # the storages that a node allocates
-        self.changed = [
-            [storage for storage in row if storage not in new] if not view else []
-            for row, new, view in zip(_rows(trace.outputs), self.new, self.is_view, strict=True)
-        ]  # the storages made before that a node writes to
-        # By storage: how many nodes compute with it, and whether one needs it in memory. Views do neither.
         node, storage = _reads(trace, is_view)
         count = len(trace.storages)
-        self.readers: list[int] = np.bincount(storage, minlength=count).tolist()
-        needs_memory = np.array([kind in _NEEDS_MEMORY for kind in kinds], np.bool_)[trace.op[node]]
-        needed = np.concatenate((storage[needs_memory], _written_later(trace, is_view), self._scattered()))
-        self.is_needed_in_memory: list[bool] = _flags(needed, count)
-        self.numel = _elements(trace)  # by storage: elements of the first tensor in it, 0 where it was there before
-        born = trace.storages.born
-        # By storage: the type of the first tensor that its maker returns; -1 where it was there before.
-        self.dtype: list[int] = np.where(born >= 0, trace.dtype[born] if len(trace) else 0, -1).tolist()
-        # By storage: rounded as the allocator rounds, so that equal means that one can take the other's place.
-        self.bytes: list[int] = (-(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES).tolist()
-        self.born: list[int] = trace.storages.born.tolist()
-        self.died: list[int] = trace.storages.died.tolist()
-        self.is_donated: list[bool] = _donated(trace).tolist()
-        self._last_touch = _last_touch(trace)
-        self._dropped_at: dict[int, list[int]] = {}  # by node: the storages made in the step that die with it
-        for number, (born_at, died_at) in enumerate(zip(self.born, self.died, strict=True)):
-            if born_at >= 0:
-                self._dropped_at.setdefault(died_at, []).append(number)
+        needs_memory = by_op([kind in _NEEDS_MEMORY for kind in kinds])[node]
+        scatters = by_op([name in _SCATTERS_IN_PLACE for name in stems])
+        new, changed = _allocated_and_changed(trace, is_view)
+        beside = _read_beside_the_first(trace.inputs, scatters)
+        needed: Int64 = np.concatenate((storage[needs_memory], changed.ids, beside)).astype(np.int64)
+        born, died = trace.storages.born.astype(np.int64), trace.storages.died.astype(np.int64)
+        kind = np.array(kinds, np.int64)[trace.op]
+        return cls(
+            kind=kind,
+            is_view=is_view,
+            moves=by_op([name in _MOVING_VIEWS for name in stems]),
+            is_copy=by_op([name == "clone" for name in stems]),
+            allocates_itself=(kind == OpKind.EXTERN) & ~by_op([name in _WITH_OUT for name in stems]),
+            inputs=trace.inputs,
+            new=new,
+            changed=changed,
+            readers=np.bincount(storage, minlength=count),
+            is_needed_in_memory=_flags(needed, count),
+            numel=np.where(born >= 0, trace.numel[born] if len(trace) else 0, 0).astype(np.int64),
+            dtype=np.where(born >= 0, trace.dtype[born] if len(trace) else 0, -1).astype(np.int64),
+            bytes=-(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES,
+            born=born,
+            died=died,
+            is_donated=_donated(trace),
+            is_returned=_returned(trace, is_view, by_op([name == "exp" for name in stems])),
+        )
 
-    def _scattered(self) -> NDArray[np.int64]:
-        """Return what ATen's `scatter_reduce_` reads beside the copy it writes to (`ScatterFallback`, ir.py)."""
-        rows = (row for name, row in zip(self.stems, self.inputs, strict=True) if name in _SCATTERS_IN_PLACE)
-        return np.array([storage for row in rows for storage in row[1:]], np.int64)
+
+class CompiledGraph:
+    """The columns as lists, for rules that walk them one by one."""
+
+    def __init__(self, columns: GraphColumns) -> None:
+        self.kinds = [_KINDS[kind] for kind in columns.kind.tolist()]
+        self.is_view: list[bool] = columns.is_view.tolist()
+        self.moves: list[bool] = columns.moves.tolist()
+        self.is_copy: list[bool] = columns.is_copy.tolist()
+        self.allocates_itself: list[bool] = columns.allocates_itself.tolist()
+        self.inputs, self.new, self.changed = _rows(columns.inputs), _rows(columns.new), _rows(columns.changed)
+        self.readers: list[int] = columns.readers.tolist()
+        self.is_needed_in_memory: list[bool] = columns.is_needed_in_memory.tolist()
+        self.numel: list[int] = columns.numel.tolist()
+        self.dtype: list[int] = columns.dtype.tolist()
+        self.bytes: list[int] = columns.bytes.tolist()
+        self.born: list[int] = columns.born.tolist()
+        self.died: list[int] = columns.died.tolist()
+        self.is_donated: list[bool] = columns.is_donated.tolist()
+        self._returned_at: dict[int, set[int]] = {}  # by a graph's last node
+        for storage in np.flatnonzero(columns.is_returned).tolist():
+            self._returned_at.setdefault(self.died[storage], set()).add(storage)
 
     def returned_and_dropped(self, end: int) -> set[int]:
-        """Return the storages that the graph ending before node `end` returns and that its caller drops at once.
-
-        They die with the graph's last node, as do values that this node is the last to read; but nothing reads them
-        then. A view that nothing reads is there because it is returned. An exponential that nothing reads is not: it
-        is what inductor's `prepare_softmax_online` leaves of the softmax it replaces.
-        """
-        last = end - 1
-        found = set()
-        for storage in self._dropped_at.get(last, ()):
-            touched, born = self._last_touch[storage], self.born[storage]
-            if touched < last:
-                is_returned = touched > born or self.stems[born] != "exp"
-            else:
-                is_returned = born == last or self.is_view[last]
-            if is_returned:
-                found.add(storage)
-        return found
-
-    def moves_elements(self, view: int) -> bool:
-        """Tell whether what is read through this view node lies elsewhere than it was written."""
-        return self.stems[view] in _MOVING_VIEWS
+        """Return the storages that the graph ending before node `end` returns and that its caller drops at once."""
+        return self._returned_at.get(end - 1, set())
 
 
 def segments(trace: Trace) -> Iterator[tuple[int, int]]:
@@ -100,12 +131,6 @@ def segments(trace: Trace) -> Iterator[tuple[int, int]]:
             yield first, end
 
 
-def _elements(trace: Trace) -> list[int]:
-    born = trace.storages.born
-    elements: list[int] = np.where(born >= 0, trace.numel[born] if len(trace) else 0, 0).tolist()
-    return elements
-
-
 def _rows(csr: Csr) -> list[list[int]]:
     flat, bounds = csr.ids.tolist(), csr.offsets.tolist()
     return [flat[start:end] for start, end in pairwise(bounds)]
@@ -116,12 +141,23 @@ def _nodes(csr: Csr) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(csr.offsets) - 1), np.diff(csr.offsets))
 
 
-def _allocated(trace: Trace) -> Csr:
-    """Keep, of what each node returns, the storages that it allocates."""
-    outputs = trace.outputs
-    is_new = trace.storages.born[outputs.ids] == _nodes(outputs)
-    kept_before = np.concatenate(([0], np.cumsum(is_new)))
-    return Csr(offsets=kept_before[outputs.offsets].astype(np.int32), ids=outputs.ids[is_new])
+def _allocated_and_changed(trace: Trace, is_view: Flags) -> tuple[Csr, Csr]:
+    """Sort what each node returns by whether it allocates it; a view changes nothing."""
+    node = _nodes(trace.outputs)
+    is_new = trace.storages.born[trace.outputs.ids] == node
+    return _kept(trace.outputs, is_new), _kept(trace.outputs, ~is_new & ~is_view[node])
+
+
+def _kept(csr: Csr, keep: Flags) -> Csr:
+    kept_before = np.concatenate(([0], np.cumsum(keep)))
+    return Csr(offsets=kept_before[csr.offsets].astype(np.int32), ids=csr.ids[keep])
+
+
+def _read_beside_the_first(csr: Csr, nodes: Flags) -> Int32:
+    """Return what these nodes read beside their first input, as `ScatterFallback` (ir.py) does beside its copy."""
+    node = _nodes(csr)
+    beside: Int32 = csr.ids[nodes[node] & (np.arange(len(csr.ids)) > csr.offsets[node])]
+    return beside
 
 
 def _views(trace: Trace) -> NDArray[np.bool_]:
@@ -140,25 +176,34 @@ def _reads(trace: Trace, is_view: NDArray[np.bool_]) -> tuple[NDArray[np.int64],
     return pairs // count, pairs % count
 
 
-def _written_later(trace: Trace, is_view: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the storages that a node writes which did not make them: there must be memory to write to."""
-    node, storage = _nodes(trace.outputs), trace.outputs.ids
-    written: NDArray[np.int64] = storage[~is_view[node] & (trace.storages.born[storage] != node)]
-    return written
+def _returned(trace: Trace, is_view: Flags, is_exp: Flags) -> Flags:
+    """Tell which storages a compiled graph returns while its caller drops them at once.
 
-
-def _last_touch(trace: Trace) -> list[int]:
-    """Return the last node that reads, writes or views each storage; -1 where none does."""
-    touched = np.full(len(trace.storages), -1, np.int64)
+    They die with the graph's last node, as do values that this node is the last to read; but nothing reads them
+    then. A view that nothing reads is there because it is returned. An exponential that nothing reads is not: it is
+    what inductor's `prepare_softmax_online` leaves of the softmax it replaces.
+    """
+    born, died = trace.storages.born, trace.storages.died
+    touched = np.full(len(born), -1, np.int64)
     for csr in (trace.inputs, trace.outputs):
         np.maximum.at(touched, csr.ids, _nodes(csr))
-    return touched.tolist()
+    is_last = _flags(np.array([end - 1 for _, end in segments(trace)], np.int64), len(trace))
+    returned = np.zeros(len(born), np.bool_)
+    made = np.flatnonzero((born >= 0) & (died >= 0))
+    made = made[is_last[died[made]]]
+    before = touched[made] < died[made]
+    returned[made] = np.where(
+        before,
+        (touched[made] > born[made]) | ~is_exp[born[made]],
+        (born[made] == died[made]) | is_view[died[made]],
+    )
+    return returned
 
 
-def _flags(ids: NDArray[np.int64], count: int) -> list[bool]:
+def _flags(ids: NDArray[np.integer], count: int) -> Flags:
     flags = np.zeros(count, np.bool_)
     flags[ids] = True
-    return flags.tolist()
+    return flags
 
 
 def _donated(trace: Trace) -> NDArray[np.bool_]:

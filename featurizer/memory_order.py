@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Final
 
 # Looks at waiting kernels, for each kernel, after which the greedy order is given up: compiled models take up to 80.
-_MOST_LOOKS: Final = 160
+MOST_LOOKS: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Program:
         heapq.heapify(ready)
         is_done = [False] * self.count
         order: list[int] = []
-        looks = _MOST_LOOKS * self.count
+        looks = MOST_LOOKS * self.count
         while ready:
             looks -= len(ready)
             chosen = self._choose(ready, frees, is_done, peak - live) if looks > 0 else None

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from strategies import graph_specs, programs
 
 from peakcast.featurizer.fusion import fused_lifetimes
-from peakcast.featurizer.fusion_graph import CompiledGraph, segments
+from peakcast.featurizer.fusion_graph import CompiledGraph, GraphColumns, segments
 from peakcast.featurizer.lifetimes import NEVER, NO_REUSE, Lifetimes, observed_lifetimes, step_events
 from peakcast.featurizer.op_kinds import OpKind, op_kind
 from peakcast.featurizer.spec import GraphSpec
@@ -97,7 +97,7 @@ def test_what_a_kernel_reads_is_there_when_it_runs(program: tuple[tuple[str, ...
     """Followed through inlined values to buffers, each was written by an earlier kernel and is freed no earlier."""
     ops, trace = program
     lifetimes = fused_lifetimes(trace, ops)
-    graph = CompiledGraph(trace, ops)
+    graph = CompiledGraph(GraphColumns.of(trace, ops))
     maker = observed_lifetimes(trace).born
 
     def buffers(node: int) -> set[int]:
@@ -123,7 +123,7 @@ def test_library_kernels_and_eager_nodes_have_their_tensors(program: tuple[tuple
     """What they read, and what outlives the step, is in memory."""
     ops, trace = program
     lifetimes = fused_lifetimes(trace, ops)
-    graph = CompiledGraph(trace, ops)
+    graph = CompiledGraph(GraphColumns.of(trace, ops))
     for node in range(len(trace)):
         is_library = op_kind(ops[trace.op[node]]) is OpKind.EXTERN
         if not graph.is_view[node] and (is_library or trace.region[node] < 0):
