@@ -92,7 +92,7 @@ def test_every_file_named_exists(page: Path) -> None:
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
-    """The README's Python, pasted into one file, runs and prints a decision and a bound in bytes."""
+    """The README's Python, pasted into one file, runs and prints a decision, a bound in bytes, and the guard's plan."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
     (tmp_path / "my_file.py").write_text("\n".join(blocks))
@@ -100,7 +100,8 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
         [sys.executable, "my_file.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
     )
     assert ran.returncode == 0, ran.stderr
-    decision, upper_bytes = ran.stdout.strip().splitlines()
+    decision, upper_bytes, plan = ran.stdout.strip().splitlines()
+    assert plan == "inductor"  # the plan wanted fits on the empty card that is assumed where there is none
     assert decision.startswith("compile ")
     # Weights, gradients and two moments of 1024 x 4096 + 4096 x 10 floats and their biases are the least it can be.
     parameters = 1024 * 4096 + 4096 + 4096 * 10 + 10
