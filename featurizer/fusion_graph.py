@@ -62,8 +62,10 @@ class GraphColumns:
             return np.array(flags, np.bool_)[trace.op]
 
         is_view = _views(trace)
-        node, storage = _reads(trace, is_view)
         count = len(trace.storages)
+        node, storage = trace.inputs.distinct(count)
+        computes = ~is_view[node]
+        node, storage = node[computes], storage[computes]
         needs_memory = by_op([kind in _NEEDS_MEMORY for kind in kinds])[node]
         scatters = by_op([name in _SCATTERS_IN_PLACE for name in stems])
         new, changed = _allocated_and_changed(trace, is_view)
@@ -136,14 +138,9 @@ def _rows(csr: Csr) -> list[list[int]]:
     return [flat[start:end] for start, end in pairwise(bounds)]
 
 
-def _nodes(csr: Csr) -> NDArray[np.int64]:
-    """Return the row that each id of a column belongs to."""
-    return np.repeat(np.arange(len(csr.offsets) - 1), np.diff(csr.offsets))
-
-
 def _allocated_and_changed(trace: Trace, is_view: Flags) -> tuple[Csr, Csr]:
     """Sort what each node returns by whether it allocates it; a view changes nothing."""
-    node = _nodes(trace.outputs)
+    node = trace.outputs.rows()
     is_new = trace.storages.born[trace.outputs.ids] == node
     return _kept(trace.outputs, is_new), _kept(trace.outputs, ~is_new & ~is_view[node])
 
@@ -155,7 +152,7 @@ def _kept(csr: Csr, keep: Flags) -> Csr:
 
 def _read_beside_the_first(csr: Csr, nodes: Flags) -> Int32:
     """Return what these nodes read beside their first input, as `ScatterFallback` (ir.py) does beside its copy."""
-    node = _nodes(csr)
+    node = csr.rows()
     beside: Int32 = csr.ids[nodes[node] & (np.arange(len(csr.ids)) > csr.offsets[node])]
     return beside
 
@@ -168,14 +165,6 @@ def _views(trace: Trace) -> NDArray[np.bool_]:
     return views
 
 
-def _reads(trace: Trace, is_view: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return each pair of a node that computes and a storage it reads, once."""
-    node, count = _nodes(trace.inputs), max(len(trace.storages), 1)
-    computes = ~is_view[node]
-    pairs = np.unique(node[computes] * count + trace.inputs.ids[computes])
-    return pairs // count, pairs % count
-
-
 def _returned(trace: Trace, is_view: Flags, is_exp: Flags) -> Flags:
     """Tell which storages a compiled graph returns while its caller drops them at once.
 
@@ -186,7 +175,7 @@ def _returned(trace: Trace, is_view: Flags, is_exp: Flags) -> Flags:
     born, died = trace.storages.born, trace.storages.died
     touched = np.full(len(born), -1, np.int64)
     for csr in (trace.inputs, trace.outputs):
-        np.maximum.at(touched, csr.ids, _nodes(csr))
+        np.maximum.at(touched, csr.ids, csr.rows())
     is_last = _flags(np.array([end - 1 for _, end in segments(trace)], np.int64), len(trace))
     returned = np.zeros(len(born), np.bool_)
     made = np.flatnonzero((born >= 0) & (died >= 0))
@@ -212,5 +201,5 @@ def _donated(trace: Trace) -> NDArray[np.bool_]:
     if not len(trace):
         return np.zeros(len(born), np.bool_)
     donated: NDArray[np.bool_] = (born >= 0) & (trace.region[born] >= 0) & (trace.phase[born] != BACKWARD)
-    donated[trace.inputs.ids[trace.region[_nodes(trace.inputs)] < 0]] = False
+    donated[trace.inputs.ids[trace.region[trace.inputs.rows()] < 0]] = False
     return donated

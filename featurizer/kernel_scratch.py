@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU
@@ -125,13 +126,25 @@ def kernel_scratch(trace: Trace, spec: GraphSpec) -> tuple[list[int], list[int]]
         return nodes, sizes
     has_rule = np.array([rule is not None for rule in rules], np.bool_)[trace.op]
     runs_whole = np.array([name in _NOT_TAKEN_APART for name in names], np.bool_)[trace.op] | (trace.region < 0)
-    for node in np.flatnonzero(has_rule & runs_whole & (trace.device == GPU)).tolist():
+    # Most sums are of what they return: seen at once for all of them, the rule need not be asked.
+    casts = np.array([rule is _cast_before_reduction for rule in rules], np.bool_)[trace.op] & _keeps_type(trace)
+    for node in np.flatnonzero(has_rule & runs_whole & (trace.device == GPU) & ~casts).tolist():
         rule = rules[trace.op[node]]
         size_bytes = rule(_Node(trace, spec, node)) if rule is not None else 0
         if size_bytes:
             nodes.append(node)
             sizes.append(size_bytes)
     return nodes, sizes
+
+
+def _keeps_type(trace: Trace) -> NDArray[np.bool_]:
+    """Tell which nodes read first what was made in the type that they return, or by a maker out of sight."""
+    inputs, outputs = trace.inputs, trace.outputs
+    keeps = np.zeros(len(trace), np.bool_)
+    reads = np.flatnonzero(np.diff(inputs.offsets))
+    maker = trace.storages.born[inputs.ids[inputs.offsets[reads]]]
+    keeps[reads] = (maker < 0) | (np.diff(outputs.offsets)[maker] != 1) | (trace.dtype[maker] == trace.dtype[reads])
+    return keeps
 
 
 def outsized_results(trace: Trace, ops: Sequence[str]) -> dict[int, int]:

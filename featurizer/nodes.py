@@ -43,12 +43,10 @@ def node_matrix(spec: GraphSpec, plan: str, embedding: OpEmbedding | None = None
 
 def output_bytes(trace: Trace) -> NDArray[np.float64]:
     """Return [N]: the bytes of the distinct storages that each node writes or returns."""
-    count_N = np.diff(trace.outputs.offsets)
-    node_E = np.repeat(np.arange(len(trace)), count_N)
-    storage_E = trace.outputs.ids.astype(np.int64)
-    if (count_N > 1).any():  # a node with several outputs may name a storage twice
-        count = max(1, len(trace.storages))
-        node_E, storage_E = np.divmod(np.unique(node_E * count + storage_E), count)
+    if (np.diff(trace.outputs.offsets) > 1).any():  # a node with several outputs may name a storage twice
+        node_E, storage_E = trace.outputs.distinct(len(trace.storages))
+    else:
+        node_E, storage_E = trace.outputs.rows(), trace.outputs.ids.astype(np.int64)
     weights_E = trace.storages.bytes[storage_E].astype(np.float64)
     return np.bincount(node_E, weights=weights_E, minlength=len(trace)).astype(np.float64, copy=False)
 

@@ -72,10 +72,12 @@ def with_scratch(lifetimes: Lifetimes, trace: Trace, spec: GraphSpec, generation
     nodes += inner_nodes
     sizes += inner_sizes
     ops, dtypes = spec.ops, spec.dtypes
-    for node in _gradient_sums(trace, ops).tolist():
-        outputs = int(trace.numel[node])
-        element = DTYPE_BYTES.get(dtypes[trace.dtype[node]], 0)
-        read = int(trace.storages.bytes[trace.inputs.row(node)].max(initial=0))
+    sums, largest_read = _gradient_sums(trace, ops), np.zeros(len(trace), np.int64)
+    np.maximum.at(largest_read, trace.inputs.rows(), trace.storages.bytes[trace.inputs.ids])
+    for node, outputs, dtype, read in zip(
+        *(column.tolist() for column in (sums, trace.numel[sums], trace.dtype[sums], largest_read[sums])), strict=True
+    ):
+        element = DTYPE_BYTES.get(dtypes[dtype], 0)
         if not (outputs and element and read):
             continue
         size_bytes = leading_sum_scratch_bytes(outputs, read // element // outputs, max(element, 4), generation)

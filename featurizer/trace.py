@@ -25,6 +25,19 @@ class Csr:
         """Return the ids of one row."""
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
+    def rows(self) -> NDArray[np.int64]:
+        """Return the row that each id stands in."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    def distinct(self, storages: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return each pair of a row and an id once, in ascending order; ids are below `storages`."""
+        count = max(storages, 1)
+        pairs = np.sort(self.rows() * count + self.ids)
+        is_first = np.ones(len(pairs), np.bool_)
+        np.not_equal(pairs[1:], pairs[:-1], out=is_first[1:])
+        row, storage = np.divmod(pairs[is_first], count)
+        return row, storage
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Storages:

@@ -90,17 +90,19 @@ class SequenceModel:
         candidate = gates[:, 2 * hidden : 3 * hidden]
         one_half = np.array(0.5, np.float32)
         state, cell, new = (np.zeros((count, hidden), np.float32) for _ in range(3))
+        # Looked up once, results by position, `dot` for `matmul`: a fifth of the time goes into calling.
+        dot, add, multiply, tanh = np.dot, np.add, np.multiply, np.tanh
         for of_step, state_after in zip(projected, states, strict=True):
-            np.matmul(state, recurrent, out=gates)
-            np.add(gates, of_step, out=gates)
-            np.tanh(gates, out=gates)
-            np.multiply(gates, one_half, out=opened)
-            np.add(opened, one_half, out=opened)
-            np.multiply(keep, cell, out=cell)
-            np.multiply(let_in, candidate, out=new)
-            np.add(cell, new, out=cell)
-            np.tanh(cell, out=new)
-            np.multiply(let_out, new, out=state_after)
+            dot(state, recurrent, gates)
+            add(gates, of_step, gates)
+            tanh(gates, gates)
+            multiply(gates, one_half, opened)
+            add(opened, one_half, opened)
+            multiply(keep, cell, cell)
+            multiply(let_in, candidate, new)
+            add(cell, new, cell)
+            tanh(cell, new)
+            multiply(let_out, new, state_after)
             state = state_after
         return states
 
