@@ -27,13 +27,11 @@ def accumulated_in_place(lifetimes: Lifetimes, trace: Trace, ops: Sequence[str])
         (trace.op == list(ops).index(_ADD)) & (trace.phase == BACKWARD) & (trace.region < 0) & (trace.device == GPU)
     )
     born, died, size_bytes = trace.storages.born, trace.storages.died, trace.storages.bytes
+    reads, writes = np.diff(trace.inputs.offsets), np.diff(trace.outputs.offsets)
+    node = np.flatnonzero(is_sum & (reads == 2) & (writes == 1))
+    first, total = trace.inputs.ids[trace.inputs.offsets[node]], trace.outputs.ids[trace.outputs.offsets[node]]
+    is_held_alone = (died[first] == node) & (born[first] >= 0) & (born[first] < node) & (lifetimes.born[first] >= 0)
+    adds = is_held_alone & (born[total] == node) & (size_bytes[first] == size_bytes[total])
     reuses = lifetimes.reuses.copy()
-    for node in np.flatnonzero(is_sum).tolist():
-        read, written = trace.inputs.row(node).tolist(), trace.outputs.row(node).tolist()
-        if len(read) != 2 or len(written) != 1:
-            continue
-        first, total = read[0], written[0]
-        is_held_alone = died[first] == node > born[first] >= 0 and lifetimes.born[first] >= 0
-        if is_held_alone and born[total] == node and size_bytes[first] == size_bytes[total]:
-            reuses[total] = first
+    reuses[total[adds]] = first[adds]
     return lifetimes if (reuses == NO_REUSE).all() else replace(lifetimes, reuses=reuses)

@@ -8,7 +8,7 @@ Shapes: R rows, F features, T trees, N places: the inner nodes of all trees, the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -27,6 +27,10 @@ _WORD_BITS = 32
 _OUTCOMES_AT_ONCE = 1 << 18
 
 
+# The compiled walk where `compiled.load` put it; one at most.
+walks: list[Callable[..., Floats]] = []
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Forest:
     """T trees in flat arrays. The first `len(feature)` places are inner nodes, the others leaves.
@@ -35,7 +39,8 @@ class Forest:
         feature, threshold, left, right: of inner nodes; a row goes left where its feature is at most the threshold.
         nan_left, nan_as_zero: of inner nodes: whether NaN goes left, or counts as zero.
         categorical: [C], inner nodes that ask for membership instead.
-        goes_left_CK: for each of those whether category k goes left; the last stands for all others, and does not.
+        category_row: of inner nodes: the row of `goes_left_CK`; -1 where the node compares.
+        goes_left_CK: whether category k goes left; the last stands for all others, and does not.
         value: of leaves.
         root: [T].
         depth: inner nodes on the longest way down.
@@ -48,6 +53,7 @@ class Forest:
     nan_left: NDArray[np.bool_]
     nan_as_zero: NDArray[np.bool_]
     categorical: Places
+    category_row: NDArray[np.int32]
     goes_left_CK: NDArray[np.bool_]
     value: Floats
     root: NDArray[np.int32]
@@ -55,6 +61,15 @@ class Forest:
 
     def predict(self, features_RF: Floats) -> Floats:
         """Return the sum over the trees for each row [R], added in the order of the trees."""
+        if walks:
+            return walks[0](
+                np.ascontiguousarray(features_RF),
+                (self.feature, self.threshold),
+                (self.left, self.right),
+                (self.nan_left, self.nan_as_zero),
+                (self.category_row, self.goes_left_CK),
+                (self.root, self.value),
+            )
         places = len(self.feature) + len(self.value)
         at_once = max(_OUTCOMES_AT_ONCE // places, 1)
         chunks = [self._sums(features_RF[start : start + at_once]) for start in range(0, len(features_RF), at_once)]
@@ -96,6 +111,13 @@ class Forest:
         return goes_left
 
     @classmethod
+    def single_leaf(cls) -> Self:
+        """Return a tree that gives 0, whatever is asked."""
+        return cls.from_text(
+            "tree\nversion=v4\nnum_tree_per_iteration=1\nobjective=regression\n\nTree=0\nnum_leaves=1\nleaf_value=0\n"
+        )
+
+    @classmethod
     def from_text(cls, text: str) -> Self:
         """Read LightGBM's text format.
 
@@ -129,6 +151,8 @@ class Forest:
         )
         for row, categories in zip(goes_left, categorical.values(), strict=True):
             row[categories] = True
+        category_row = np.full(total, -1, np.int32)
+        category_row[list(categorical)] = np.arange(len(categorical))
         return cls(
             feature=np.concatenate([tree.feature for tree in trees]).astype(np.intp),
             threshold=np.concatenate([tree.threshold for tree in trees]),
@@ -137,6 +161,7 @@ class Forest:
             nan_left=(decision & _DEFAULT_LEFT) != 0,
             nan_as_zero=missing == _MISSING_NOTHING,
             categorical=np.array(list(categorical), np.intp),
+            category_row=category_row,
             goes_left_CK=goes_left,
             value=np.concatenate([tree.value for tree in trees]),
             root=np.array(root, np.int32),

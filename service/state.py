@@ -10,7 +10,7 @@ import anyio
 import orjson
 import structlog
 
-from peakcast.featurizer import compiled
+from peakcast.models import compiled
 from peakcast.models.predictor import Predictor
 from peakcast.service.admission import Admission
 from peakcast.service.answers import Answers

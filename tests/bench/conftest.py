@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bench.timing import Row, table
 
-from peakcast.featurizer import compiled
+from peakcast.models import compiled
 
 ROWS = pytest.StashKey[list[Row]]()
 
@@ -34,7 +34,7 @@ def rows(pytestconfig: pytest.Config) -> list[Row]:
 
 @pytest.fixture(scope="session", params=[False, True], ids=["python", "compiled"])
 def is_compiled(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Run once in Python and once with the allocator's loops compiled, where numba is installed."""
+    """Run once in Python and once with the loops compiled, where numba is installed."""
     if request.param and not compiled.load():
         pytest.skip("numba is not installed")
     yield request.param

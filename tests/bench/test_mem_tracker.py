@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from bench.timing import Row, p50_ms
 
-from peakcast.featurizer import compiled
 from peakcast.featurizer.capture import capture_workload
+from peakcast.models import compiled
 from peakcast.models.predictor import Predictor
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]

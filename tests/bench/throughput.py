@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from peakcast.featurizer import compiled
 from peakcast.featurizer.spec import GraphSpec
+from peakcast.models import compiled
 from peakcast.models.predictor import Predictor
 
 

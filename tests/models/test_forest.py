@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import lightgbm
 import numpy as np
 import pytest
 
+from peakcast.models import compiled
 from peakcast.models.example import Floats
 from peakcast.models.forest import Forest
 from peakcast.models.predictor import Predictor
+
+
+@pytest.fixture(autouse=True, params=["numpy", "compiled"])
+def _how(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run each test on arrays, and with the compiled walk where numba is installed."""
+    if request.param == "compiled" and not compiled.load():
+        pytest.skip("numba is not installed: the trees are walked by numpy")
+    yield
+    compiled.unload()
+
 
 HEADS = ("ratio", "additive", "scratch", "spread")
 
