@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -49,23 +51,30 @@ def _asked(client: httpx.Client, body: dict[str, Any], number: int) -> dict[str,
     return answer
 
 
+def _cpu_seconds(served: Served) -> float:
+    """Return the CPU time of the service's process so far, in ticks of some 10 ms."""
+    fields = Path(f"/proc/{served.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @pytest.mark.parametrize("name", ["1,400 nodes", "GPT-2 small, both plans"])
 def test_rest(root: Path, served: Served, rows: list[Row], name: str) -> None:
     """A graph is sent and predicted, nothing answered from memory; then asked for by its id, answered from memory."""
     documents = [corpus_document(root, p) for p in GRAPHS] if name[0] == "1" else [gpt2_document(root)]
     with httpx.Client(base_url=served.url) as client:
         baseline_ms = p50_ms(lambda: client.get("/health/live"))
-        taken_ms = []
+        taken_ms, numbers, cpu_before_s = [], count(), _cpu_seconds(served)
         for document in documents:
             body = {"graph": orjson.loads(document)}
-            numbers = iter(range(10_000))
-            taken_ms.append(p50_ms(lambda body=body, numbers=numbers: _asked(client, body, next(numbers))))
+            taken_ms.append(p50_ms(lambda body=body: _asked(client, body, next(numbers))))
+        cpu_ms = 1e3 * (_cpu_seconds(served) - cpu_before_s) / next(numbers)
         graph_id = GraphSpec.from_json(document).graph_id
         by_id_ms = p50_ms(lambda: _asked(client, {"graph_id": graph_id}, 0))
         inside_ms = median(_asked(client, {"graph_id": graph_id}, 0)["elapsed_ms"] for _ in range(21))
     beside = (baseline_ms, "GET /health/live")
     target = "p50 <= 8 ms" if name[0] == "1" else "<= 25 ms"
-    rows.append(Row(f"{name}, REST", median(taken_ms), "ms", *beside, target))
+    # What the client takes for its part is not in the service's CPU time, nor what others take of a busy machine.
+    rows.append(Row(f"{name}, REST", median(taken_ms), "ms", *beside, target, cpu_ms))
     rows.append(Row(f"{name}, by graph_id, REST", by_id_ms, "ms", *beside))
     rows.append(Row(f"{name}, by graph_id, inside", inside_ms, "ms", target="<= 1 ms"))
     assert graph_id in GraphSpec.from_json(document).graph_id
