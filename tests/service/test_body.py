@@ -9,7 +9,7 @@ from itertools import pairwise
 import anyio
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from peakcast.service.body import Body, PendingBytes, parse_json
@@ -74,19 +74,24 @@ def test_bytes_are_given_back_whatever_happens() -> None:
     assert pending.held_bytes == 0
 
 
+@pytest.mark.parametrize("has_escapes", [True, False])
 @given(
-    st.recursive(
+    value=st.recursive(
         st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
     )
 )
-def test_depth_is_counted_outside_strings_only(value: object) -> None:
+@example(value=[[[[[[["seven lists and the document are the eight that are allowed"]]]]]]])
+@example(value=[[[[[[[["one more"]]]]]]]])
+def test_depth_is_counted_outside_strings_only(value: object, *, has_escapes: bool) -> None:
     """A document passes exactly if its own nesting is within the limit, whatever brackets its strings hold."""
 
     def depth(part: object) -> int:
         inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else None
         return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
-    document = {"value": value, "brackets": "[" * 50, "quote": '\\"[[[[[[[[[[', "keys": {"[{[{[{": 1}}
+    document: dict[str, object] = {"value": value, "brackets": "[" * 50, "keys": {"[{[{[{": 1}}
+    if has_escapes:
+        document["quote"] = '\\"[[[[[[[[[['
     try:
         content = orjson.dumps(document)
     except TypeError:  # integers beyond 64 bits and lone surrogates are no JSON that orjson writes
