@@ -43,6 +43,7 @@ class Forest:
         goes_left_CK: whether category k goes left; the last stands for all others, and does not.
         value: of leaves.
         root: [T].
+        width: F.
         depth: inner nodes on the longest way down.
     """
 
@@ -58,9 +59,16 @@ class Forest:
     value: Floats
     root: NDArray[np.int32]
     depth: int
+    width: int
 
     def predict(self, features_RF: Floats) -> Floats:
-        """Return the sum over the trees for each row [R], added in the order of the trees."""
+        """Return the sum over the trees for each row [R], added in the order of the trees.
+
+        Raises:
+            ValueError: if the rows have another number of features than the trees were fitted on.
+        """
+        if features_RF.shape[1] != self.width:
+            raise ValueError(f"rows of {features_RF.shape[1]} features; the trees were fitted on {self.width}")
         if walks:
             return walks[0](
                 np.ascontiguousarray(features_RF),
@@ -114,7 +122,7 @@ class Forest:
     def single_leaf(cls) -> Self:
         """Return a tree that gives 0, whatever is asked."""
         return cls.from_text(
-            "tree\nversion=v4\nnum_tree_per_iteration=1\nobjective=regression\n\nTree=0\nnum_leaves=1\nleaf_value=0\n"
+            "tree\nversion=v4\nnum_tree_per_iteration=1\nmax_feature_idx=0\nobjective=regression\n\nTree=0\nnum_leaves=1\nleaf_value=0\n"
         )
 
     @classmethod
@@ -125,8 +133,8 @@ class Forest:
             ValueError: if it is not that, or uses what is not evaluated here.
         """
         head, *bodies = text.partition("\nend of trees")[0].split("\nTree=")
-        _check_head(_fields(head))
-        trees = [_Tree.from_fields(_fields(body)) for body in bodies]
+        width = _check_head(_fields(head))
+        trees = [_Tree.from_fields(_fields(body), width) for body in bodies]
         if not trees:
             raise ValueError("an ensemble without trees")
         total = sum(len(tree.feature) for tree in trees)
@@ -166,6 +174,7 @@ class Forest:
             value=np.concatenate([tree.value for tree in trees]),
             root=np.array(root, np.int32),
             depth=max(tree.depth() for tree in trees),
+            width=width,
         )
 
 
@@ -183,7 +192,7 @@ class _Tree:
     words: NDArray[np.int64]
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, str]) -> Self:
+    def from_fields(cls, fields: Mapping[str, str], width: int) -> Self:
         if fields.get("is_linear", "0") != "0":
             raise ValueError("linear_tree: trees with linear leaves are not evaluated here")
 
@@ -205,6 +214,15 @@ class _Tree:
             raise ValueError(
                 f"a tree of {len(tree.value)} leaves has {len(tree.value) - 1} inner nodes: one is malformed"
             )
+        nodes, leaves = len(tree.feature), len(tree.value)
+        for children in (tree.left, tree.right):  # a child comes after its parent: no walk goes round in a ring
+            inner = children >= 0
+            if (children[inner] <= np.flatnonzero(inner)).any() or not (
+                (children < nodes) & (~children < leaves)
+            ).all():
+                raise ValueError(f"children {children.tolist()} of {nodes} nodes and {leaves} leaves: one is malformed")
+        if not ((tree.feature >= 0) & (tree.feature < width)).all():
+            raise ValueError(f"features {tree.feature.tolist()} of {width}: one is malformed")
         return tree
 
     def categorical(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
@@ -229,7 +247,8 @@ def _fields(block: str) -> dict[str, str]:
     return {name: value for name, found, value in (line.partition("=") for line in block.splitlines()) if found}
 
 
-def _check_head(fields: Mapping[str, Any]) -> None:
+def _check_head(fields: Mapping[str, Any]) -> int:
+    """Return the number of features."""
     if fields.get("version") not in {"v3", "v4"}:
         raise ValueError(f"not a text of LightGBM that is read here: version {fields.get('version')!r}, v3 or v4")
     objective = str(fields.get("objective", ""))
@@ -237,3 +256,4 @@ def _check_head(fields: Mapping[str, Any]) -> None:
         raise ValueError(
             f"objective {objective!r} with {fields.get('num_tree_per_iteration')} outputs: one of regression"
         )
+    return int(fields["max_feature_idx"]) + 1

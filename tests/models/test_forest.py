@@ -114,8 +114,25 @@ def test_refuses_what_is_no_model(text: str) -> None:
         Forest.from_text(text)
 
 
-def test_a_cut_off_text_is_refused() -> None:
-    """A tree whose columns are not as long as its leaves say is refused."""
-    text = shipped("ratio").replace("left_child=", "left_child=1 ", 1)
+@pytest.mark.parametrize(
+    ("found", "instead"),
+    [
+        ("left_child=", "left_child=1 "),  # one too many
+        ("left_child=1", "left_child=0"),  # its own child
+        ("left_child=1", "left_child=99999"),
+        ("right_child=", "right_child=-99"),
+        ("split_feature=", "split_feature=99"),
+    ],
+)
+def test_a_damaged_tree_is_refused(found: str, instead: str) -> None:
+    """A walk that would go round in a ring, or out of the tree or of its features, is refused."""
+    text = shipped("ratio")
+    assert found in text
     with pytest.raises(ValueError, match="malformed"):
-        Forest.from_text(text)
+        Forest.from_text(text.replace(found, instead))
+
+
+def test_rows_of_another_width_are_refused() -> None:
+    """Rows with fewer features than the trees were fitted on are no question to them."""
+    with pytest.raises(ValueError, match="rows of 3 features; the trees were fitted on"):
+        Forest.from_text(shipped("ratio")).predict(np.zeros((1, 3)))
