@@ -16,8 +16,8 @@ import torch
 from filelock import FileLock  # torch's own requirement
 from torch import nn
 
-from peakcast.client.out_of_memory import is_out_of_memory
 from peakcast.client.required import smallest_limit_bytes
+from peakcast.client.rescue.out_of_memory import is_out_of_memory
 from peakcast.featurizer.capture.plans import install
 from peakcast.featurizer.capture.workload import Workload
 

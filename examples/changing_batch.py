@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from peakcast.client.live_bytes import tensor_bytes
-from peakcast.client.recompiles import RecompileWatch
+from peakcast.client.recompiles.live_bytes import tensor_bytes
+from peakcast.client.recompiles.watch import RecompileWatch
 
 LENGTHS = [40, 72, 56, 88, 104, 48, 96, 64, 120, 80, 112, 128]
 WIDTH = 64

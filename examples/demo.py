@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 import peakcast
+from peakcast.client.commands.render import bytes_text, decision_text, explanation_tables, people_console
 from peakcast.client.errors import AskError
-from peakcast.client.render import bytes_text, decision_text, explanation_tables, people_console
 from peakcast.featurizer.capture import CaptureError, capture_workload
 
 WORKLOAD = f"{Path(__file__).with_name('gpt2_small.py')}:workload"

@@ -14,8 +14,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from peakcast.client.options import JsonOption
-from peakcast.client.render import people_console
+from peakcast.client.commands.options import JsonOption
+from peakcast.client.commands.render import people_console
 from peakcast.service.serve import read_settings
 from peakcast.service.store.errors import StoreError
 from peakcast.service.store.export import export

@@ -9,7 +9,7 @@ import orjson
 import typer
 from rich.table import Table
 
-from peakcast.client.render import people_console
+from peakcast.client.commands.render import people_console
 from peakcast.models.registry import PRETRAINED, Registry
 from peakcast.training.commands import TABLE_COLUMNS, Cache, Jobs, Json, Root
 from peakcast.training.finished import CACHE

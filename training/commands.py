@@ -10,7 +10,7 @@ import orjson
 import typer
 from rich.table import Table
 
-from peakcast.client.render import people_console
+from peakcast.client.commands.render import people_console
 from peakcast.models.registry import PRETRAINED, Registry
 from peakcast.training.finished import CACHE
 from peakcast.training.stages import Stages

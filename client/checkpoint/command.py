@@ -12,8 +12,8 @@ from rich.table import Table
 from peakcast.client.checkpoint.faults import CheckpointError
 from peakcast.client.checkpoint.manifest import Manifest, read_manifest
 from peakcast.client.checkpoint.verification import verify
-from peakcast.client.options import JsonOption
-from peakcast.client.render import bytes_text, people_console
+from peakcast.client.commands.options import JsonOption
+from peakcast.client.commands.render import bytes_text, people_console
 
 checkpoint_app = typer.Typer(help="Show and verify checkpoints.", no_args_is_help=True)
 PathArgument = Annotated[Path, typer.Argument(metavar="PATH", help="Folder of the checkpoint.")]

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 
-from peakcast.client.guard import Guard, guard
+from peakcast.client.guard.guard import Guard, guard
 
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 

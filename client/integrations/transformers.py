@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from peakcast.client.guard import Guard, guard
+from peakcast.client.guard.guard import Guard, guard
 
 
 class PeakcastCallback(TrainerCallback):

@@ -12,8 +12,8 @@ from peakcast._version import __version__
 
 if TYPE_CHECKING:
     from peakcast.client.ask import predict
-    from peakcast.client.guard import Guard, guard
-    from peakcast.client.policy import Policy
+    from peakcast.client.guard.guard import Guard, guard
+    from peakcast.client.guard.policy import Policy
     from peakcast.featurizer.capture import capture
     from peakcast.featurizer.capture.workload import Workload
     from peakcast.featurizer.run import DeviceSpec, RunSpec
@@ -37,13 +37,13 @@ __all__ = [
 _HOMES = {
     "DeviceSpec": "peakcast.featurizer.run",
     "GraphSpec": "peakcast.featurizer.spec",
-    "Guard": "peakcast.client.guard",
-    "Policy": "peakcast.client.policy",
+    "Guard": "peakcast.client.guard.guard",
+    "Policy": "peakcast.client.guard.policy",
     "Prediction": "peakcast.models.prediction",
     "RunSpec": "peakcast.featurizer.run",
     "Workload": "peakcast.featurizer.capture.workload",
     "capture": "peakcast.featurizer.capture",
-    "guard": "peakcast.client.guard",
+    "guard": "peakcast.client.guard.guard",
     "predict": "peakcast.client.ask",
 }
 

@@ -21,16 +21,16 @@ class _Home(NamedTuple):
 
 # Imported on call, so that `peakcast --help` takes no torch, LightGBM or FastAPI, and none needs to be installed.
 _COMMANDS: Final = {
-    "capture": _Home("peakcast.client.capture_command", "capture_command", "Capture a workload's graph. Runs no step."),
-    "predict": _Home("peakcast.client.predict_command", "predict_command", "Predict the peaks of a graph or workload."),
-    "explain": _Home("peakcast.client.explain_command", "explain_command", "Show which tensors make a step's peak."),
-    "replay": _Home("peakcast.client.replay_command", "replay_command", "Replay the compiler's plan, without a GPU."),
-    "compare": _Home("peakcast.client.compare_command", "compare_command", "Run eager beside compiled on a GPU."),
-    "watch": _Home("peakcast.client.watch_command", "watch_app", "Run a script and report what it recompiles."),
+    "capture": _Home("peakcast.client.commands.capture", "capture_command", "Capture a workload's graph. Runs no step."),
+    "predict": _Home("peakcast.client.commands.predict", "predict_command", "Predict the peaks of a graph or workload."),
+    "explain": _Home("peakcast.client.commands.explain", "explain_command", "Show which tensors make a step's peak."),
+    "replay": _Home("peakcast.client.commands.replay", "replay_command", "Replay the compiler's plan, without a GPU."),
+    "compare": _Home("peakcast.client.commands.compare", "compare_command", "Run eager beside compiled on a GPU."),
+    "watch": _Home("peakcast.client.commands.watch", "watch_app", "Run a script and report what it recompiles."),
     "checkpoint": _Home("peakcast.client.checkpoint.command", "checkpoint_app", "Show and verify checkpoints."),
     "serve": _Home("peakcast.service.serve", "serve_command", "Serve predictions over HTTP."),
     "peaks": _Home("peakcast.service.peaks_command", "peaks_app", "Review and export the peaks that were reported."),
-    "report": _Home("peakcast.client.report_command", "report_command", "Send peaks that a training left behind."),
+    "report": _Home("peakcast.client.commands.report", "report_command", "Send peaks that a training left behind."),
     "collect": _Home("peakcast.training.collect", "collect_command", "Measure peaks on a GPU."),
     "train": _Home("peakcast.training.commands", "train_command", "Fit the predictor on a corpus."),
     "evaluate": _Home("peakcast.training.commands", "evaluate_command", "Judge it on architectures it never saw."),

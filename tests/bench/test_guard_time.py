@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import peakcast
-from peakcast.client.policy import Policy
+from peakcast.client.guard.policy import Policy
 from peakcast.featurizer.run import DeviceSpec
 
 pytestmark = pytest.mark.bench

@@ -10,8 +10,8 @@ import typer
 from handmade import MIB, Sketch
 from typer.testing import CliRunner, Result
 
-from peakcast.client.allocator_history import FORMAT, Block, Event, History
-from peakcast.client.explain_command import explain_command
+from peakcast.client.commands.explain import explain_command
+from peakcast.client.comparing.allocator_history import FORMAT, Block, Event, History
 from peakcast.client.graph_file import write_graph
 from peakcast.featurizer.vocabulary import INPUT
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from peakcast.client.measure import NoGpuError, measure
-from peakcast.client.out_of_memory import is_out_of_memory
 from peakcast.client.required import smallest_limit_bytes
+from peakcast.client.rescue.out_of_memory import is_out_of_memory
 from peakcast.featurizer.capture.workload import Workload
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from samples import MIB, make_dataset
 
-from peakcast.client.render import people_console
+from peakcast.client.commands.render import people_console
 from peakcast.training.commands import TABLE_COLUMNS
 from peakcast.training.evaluate import HeldOut, cross_validate, score, summary, table, worst
 from peakcast.training.fit_settings import FitSettings, SequenceSettings

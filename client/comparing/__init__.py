@@ -1,0 +1,1 @@
+"""What was measured beside what was predicted: whole plans, and one step's timeline."""

@@ -1,0 +1,394 @@
+"""`peakcast.guard`: asks before each compile, puts the plan that fits on the model, and rescues steps that do not."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import EllipsisType
+from typing import Any, NoReturn, Self, TypeVar
+
+import torch
+from torch import fx, nn
+
+from peakcast.client.guard import active_plan
+from peakcast.client.guard.asking import Asking
+from peakcast.client.guard.deciding import Call, Decider
+from peakcast.client.guard.plan_backend import PlanBackend
+from peakcast.client.guard.plan_switch import PlanSwitch, possible_plans
+from peakcast.client.guard.policy import Policy
+from peakcast.client.guard.ranks import Ranks, adopted, easy_proposal
+from peakcast.client.guard.reporting import Reports
+from peakcast.client.guard.second_look import DoesNotFitError, RegionPeak, ended_by_second_look
+from peakcast.client.guard.signature import Signature, autocast_dtype, signature_of
+from peakcast.client.guard.step_description import UnderAutocast
+from peakcast.client.guard.verdict import Verdict, more_careful, next_smaller
+from peakcast.client.metrics.metrics import CLIENT
+from peakcast.client.recompiles.report import RecompileReport
+from peakcast.client.recompiles.watch import RecompileWatch
+from peakcast.client.rescue.degrade import Degradation, DegradePolicy, OutOfMemory, StepFinished
+from peakcast.client.rescue.rescue import Rescue
+from peakcast.client.rescue.rng import RngState
+from peakcast.featurizer.plans import Plan
+from peakcast.featurizer.run import DeviceSpec
+
+T = TypeVar("T")
+_log = logging.getLogger("peakcast")
+_GIB = 1 << 30
+# Below the full graph, when it keeps making trouble.
+_LADDER = ("hybrid", "eager", "eager:checkpoint")
+
+
+class NothingFitsError(RuntimeError):
+    """No plan fits, and the policy says to refuse then. `largest_batch` is the largest that does, where known."""
+
+    def __init__(self, message: str, largest_batch: int | None = None) -> None:
+        super().__init__(message)
+        self.largest_batch = largest_batch
+
+
+def guard(
+    model: nn.Module,
+    optimizer: Any = None,
+    *,
+    server: str | None = None,
+    token: str | None = None,
+    policy: Policy | None = None,
+    device: DeviceSpec | None = None,
+) -> Guard:
+    """Watch over the training of a model: `guard = peakcast.guard(model, optimizer); loss = guard.step(step_fn)`.
+
+    The model is compiled in place: its state-dict keys stay as they are, and other code goes on calling it.
+
+    Args:
+        model: the model that is called in the step.
+        optimizer: the optimizer that is stepped; wrappers that hold the real one as `.optimizer` will do.
+        server: URL of a service; None: predict in this process.
+        token: bearer token for the server; default: the environment's PEAKCAST_TOKEN.
+        policy: plans, risk and limits; default: `Policy()`.
+        device: the card to plan for; None: the current CUDA device as it is at each question, or an empty H200 on a
+            host without one.
+
+    Raises:
+        ValueError: if none of the policy's plans can be put on the model.
+    """
+    return Guard(model, optimizer, server=server, token=token, policy=policy, device=device)
+
+
+class Guard:
+    """What `peakcast.guard` returns.
+
+    `counts` counts what happened: questions, compiles, fall_backs, second_looks, unknown, rescues, and the kinds of
+    answers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any = None,
+        *,
+        server: str | None = None,
+        token: str | None = None,
+        policy: Policy | None = None,
+        device: DeviceSpec | None = None,
+    ) -> None:
+        self.policy = policy or Policy()
+        self.model = model
+        self.optimizer = getattr(optimizer, "optimizer", optimizer)
+        self.plans = possible_plans(model, self.policy.plans)
+        self.decision: Verdict | None = None
+        self.compile_s = 0.0
+        self.counts: Counter[str] = Counter()
+        self._asking = Asking(server, token=token, time_s=self.policy.ask_time.total_seconds(), risk=self.policy.risk)
+        self._decider = Decider(self.plans, self._asking, self.policy, device)
+        self._verdicts: dict[Signature, Verdict] = {}
+        self._signature: Signature | None = None
+        self._step: Callable[[], Any] | None = None
+        self._looked_bytes = 0
+        self._warned: set[str] = set()
+        self._reports = Reports(server if self.policy.report else None, token=token)
+        self._watch = RecompileWatch(on_compile=CLIENT.observe_compile)
+        self._watch.__enter__()
+        self._ranks = Ranks(self.policy.agree_time)
+        self._degradation = Degradation(
+            DegradePolicy(
+                ladder=("full", *(plan for plan in _LADDER if plan in self.plans)),
+                out_of_memory_row=self.policy.out_of_memory_limit,
+                slowest_step_s=self.policy.slow_step.total_seconds(),
+                quiet_s=self.policy.quiet_period.total_seconds(),
+                longest_quiet_s=24 * self.policy.quiet_period.total_seconds(),
+            )
+        )
+        self._rescue = Rescue(self._fall_back, model=model, optimizer=self.optimizer, reruns=len(self.plans))
+        # Dynamo must not trace the gate itself, where it is called from compiled code.
+        gate = torch.compiler.disable(self._gate, recursive=False)
+        self._switch = PlanSwitch(model, gate, self._backend)
+
+    @property
+    def plan(self) -> str:
+        """Return the plan that the model runs under now."""
+        return self._switch.plan
+
+    def step(self, step: Callable[[], T], *, described_by: Callable[[], Any] | EllipsisType | None = ...) -> T:
+        """Run one training step, and return what it returns.
+
+        If it runs out of memory, the model falls back to a plan that needs less, and the step is run once more from the
+        same state and random numbers.
+
+        Args:
+            step: takes no argument: it calls the model, goes backward and steps the optimizer, on a batch that its
+                closure holds.
+            described_by: a function that does the same and can be sent to another process, where `step` cannot; None:
+                there is none, so the standard loop around the model's call stands for it. Default: `step` itself.
+
+        Raises:
+            NothingFitsError: if no plan is predicted to fit, where the policy says to refuse.
+            MemoryNotReturnedError, StepNotRepeatableError, NothingSmallerError: as `peakcast.client.rescue` says.
+            Exception: whatever the step raises.
+        """
+        busy, rescues = self._busy(), self.counts["rescues"]
+        started_s = time.perf_counter()
+        with self.watching(step if described_by is ... else described_by):
+            result = self._rescue.run(step, signature=self._signature)
+        if self.counts["rescues"] > rescues:
+            CLIENT.observe_rescue("rescued")
+        self._finished(
+            StepFinished(
+                time.perf_counter() - started_s,
+                compiling=self._busy() != busy,
+                rescued=self.counts["rescues"] > rescues,
+            )
+        )
+        return result
+
+    def recompiles(self) -> RecompileReport:
+        """Return what was compiled until now, why, and what stayed alive."""
+        return self._watch.report()
+
+    @contextlib.contextmanager
+    def watching(self, step: Callable[[], Any] | None) -> Iterator[None]:
+        """Know, for the time of the block, what whole step the calls of the model belong to, without running it."""
+        dtype = autocast_dtype()
+        before = self._step
+        self._step = step if step is None or dtype is None else UnderAutocast(step, dtype)
+        try:
+            yield
+        finally:
+            self._step = before
+
+    def close(self) -> None:
+        """Leave the model as it was found, and end the capturing process."""
+        self._switch.close()
+        self._rescue.close()
+        self._decider.close()
+        self._watch.__exit__(None, None, None)
+        self._reports.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[_Elsewhere], tuple[()]]:
+        """Become inert on the way to a capturing process: over there nothing is watched."""
+        return _Elsewhere, ()
+
+    def _gate(self, *args: Any, **kwargs: Any) -> Any:
+        """Stand in front of every call of the model."""
+        signature = signature_of(self.model, args, kwargs)
+        verdict = self._verdicts.get(signature)
+        if verdict is not None and self._signature == signature:
+            with active_plan.handed_over(self.plan):
+                return self._switch.call(*args, **kwargs)
+        return self._first_call(signature, verdict, args, kwargs)
+
+    def _first_call(
+        self, signature: Signature, verdict: Verdict | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Settle the plan of a signature, and call the model under it, falling back if a compile is ended."""
+        self._signature = signature
+        if verdict is None:
+            verdict = self._settle(signature, args, kwargs)
+        self._adopt(verdict)
+        for _ in self.plans:
+            rng = RngState()
+            try:
+                with active_plan.handed_over(self.plan):
+                    return self._switch.call(*args, **kwargs)
+            except Exception as error:
+                ended = ended_by_second_look(error)
+                if ended is None:
+                    raise
+                told = str(ended)
+            # Outside the except block, whose error holds the compiler's frames.
+            rng.put_back()
+            smaller = next_smaller(self.plan, self.plans, verdict.required)
+            assert smaller is not None  # or the second look would have let it pass
+            verdict = verdict.falling_to(smaller, told)
+            self.counts["fall_backs"] += 1
+            CLIENT.observe_fall_back("second_look")
+            self._verdicts[signature] = verdict
+            self._adopt(verdict)
+        raise AssertionError("the last plan is never ended")  # pragma: no cover
+
+    def _settle(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Verdict:
+        """Return the verdict for a signature that is new, whatever goes wrong with asking."""
+        covering = next((v for known, v in self._verdicts.items() if known.covers(signature)), None)
+        if covering is not None and (covering.plan == self.plans[0] or not self._may_ask()):
+            verdict = covering
+        elif not self._may_ask():
+            verdict = self._unknown(f"{self.policy.questions} signatures were asked about, as many as allowed")
+        else:
+            verdict = self._asked(signature, args, kwargs)
+        self._verdicts[signature] = verdict
+        return verdict
+
+    def _may_ask(self) -> bool:
+        return self.counts["questions"] < self.policy.questions
+
+    def _asked(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Verdict:
+        self.counts["questions"] += 1
+        call = Call(self.model, args, kwargs, self.optimizer, self._step, signature.takes_gradients)
+        # Later on the ranks' shapes differ, and one that sees a new one would wait for the others in vain.
+        ranks = self._ranks if not self._verdicts and self._ranks.are_several() else None
+        try:
+            with self._switch.bare():
+                verdict = self._decider.decide(call, ranks)
+        except Exception as error:  # noqa: BLE001  (fails open: nothing that asking does may stop the training)
+            self.counts["unknown"] += 1
+            self._warn_once("unknown", "no prediction, so %s runs as asked: %s", self.plans[0], _first_line(error))
+            verdict = self._unknown(_first_line(error))
+            return verdict if ranks is None else self._follow(verdict, ranks)
+        self._reports.decided(verdict)
+        if verdict.action == "smallest":
+            if self.policy.nothing_fits == "refuse":
+                self._refuse(verdict, call)
+            self._warn_once("smallest", "%s; running %s, which requires least", verdict.reason, verdict.plan)
+        return verdict
+
+    def _follow(self, verdict: Verdict, ranks: Ranks) -> Verdict:
+        """Adopt what the other ranks run: nothing is known here that speaks against it."""
+        for plans in (self.plans[:1], self.plans):
+            found = ranks.agree(easy_proposal(plans))
+            if found.plan is not None:
+                break
+        return adopted(verdict, found)
+
+    def _unknown(self, reason: str) -> Verdict:
+        return Verdict(plan=self.plan if self._verdicts else self.plans[0], action="unknown", reason=reason)
+
+    def _refuse(self, verdict: Verdict, call: Call) -> NoReturn:
+        largest = None
+        try:
+            with self._switch.bare():
+                largest = self._decider.largest_batch(call, verdict)
+        except Exception as error:  # noqa: BLE001  (the refusal stands without it)
+            _log.info("the largest batch that fits is not known: %s", _first_line(error))
+        more = f"; the largest batch that fits: {largest}, under {verdict.plan}" if largest is not None else ""
+        raise NothingFitsError(verdict.reason + more, largest)
+
+    def _adopt(self, verdict: Verdict) -> None:
+        """Put a verdict's plan on the model."""
+        if self.decision is None or (verdict.plan, verdict.reason) != (self.decision.plan, self.decision.reason):
+            _log.info("plan %s: %s", verdict.plan, verdict.reason)
+        self.decision = verdict
+        self._looked_bytes = 0
+        degraded = self._degradation.plan
+        plan = verdict.plan if degraded == "full" else more_careful(verdict.plan, degraded)
+        self.counts["switches"] += plan != self.plan
+        self._reports.runs(verdict, plan)
+        try:
+            self._switch.to(plan)
+        except Exception as error:  # noqa: BLE001  (a plan that cannot be put on must not stop the training)
+            self._warn_once("switch", "plan %s cannot be put on the model: %s", verdict.plan, _first_line(error))
+
+    def _fall_back(self) -> bool:
+        """Turn to a plan that needs less, after a step ran out of memory; False where there is none."""
+        if self._signature is None or self.decision is None:
+            return False
+        smaller = next_smaller(self.plan, self.plans, self.decision.required)
+        if smaller is None:
+            return False
+        verdict = self.decision.falling_to(smaller, f"{self.plan} ran out of memory")
+        self._verdicts[self._signature] = verdict
+        self.counts["fall_backs"] += 1
+        self.counts["rescues"] += 1
+        self._reports.ran_out()
+        self._degradation.observe(OutOfMemory(), time.monotonic())
+        self._adopt(verdict)
+        return True
+
+    def _busy(self) -> int:
+        """Return a number that changes when something is asked or compiled: such a step's time is not the plan's."""
+        return self.counts["questions"] + self.counts["compiles"] + self.counts["switches"]
+
+    def _finished(self, event: StepFinished) -> None:
+        self._watch.step()
+        self._reports.step(self._looked_bytes)
+        action = self._degradation.observe(event, time.monotonic())
+        if action.kind in ("keep", "confirm") or self.decision is None:
+            return
+        self.counts[action.kind] += 1
+        if action.kind == "degrade":
+            CLIENT.observe_fall_back("slow")
+        _log.warning(
+            "%s: %s",
+            {"degrade": "one plan down", "revert": "back one plan down"}.get(action.kind, "one plan up"),
+            action.reason,
+        )
+        self._adopt(self.decision)
+
+    def _backend(self, plan: Plan) -> PlanBackend:
+        return PlanBackend(plan, compiling=self._compiling, saw=self._saw if self.policy.second_look else None)
+
+    @contextlib.contextmanager
+    def _compiling(self, _: fx.GraphModule) -> Iterator[None]:
+        started_s = time.perf_counter()
+        self.counts["compiles"] += 1
+        try:
+            yield
+        finally:
+            self.compile_s += time.perf_counter() - started_s
+
+    def _saw(self, region: RegionPeak) -> None:
+        """Hold inductor's own buffer plan against the room there is; end the compile where it cannot fit."""
+        verdict = self.decision
+        if verdict is None or verdict.statics_bytes is None or verdict.room_bytes is None:
+            return
+        self.counts["second_looks"] += 1
+        seen_bytes = verdict.statics_bytes + region.peak_bytes
+        self._looked_bytes = max(self._looked_bytes, seen_bytes)
+        if seen_bytes > verdict.room_bytes and next_smaller(self.plan, self.plans, verdict.required) is not None:
+            phase = "backward" if region.is_backward else "forward"
+            raise DoesNotFitError(
+                f"inductor's own plan of the {phase} needs {seen_bytes / _GIB:.2f} GiB under {self.plan}, and "
+                f"{verdict.room_bytes / _GIB:.2f} GiB are free for it"
+            )
+
+    def _warn_once(self, kind: str, message: str, *values: object) -> None:
+        """Say it once for each kind; later ones are only counted."""
+        self.counts[f"warned_{kind}"] += 1
+        if kind not in self._warned:
+            self._warned.add(kind)
+            _log.warning(message, *values)
+
+
+class _Elsewhere:
+    """A guard in a capturing process: runs steps and watches nothing."""
+
+    def step(self, step: Callable[[], T]) -> T:
+        """Run the step."""
+        return step()
+
+    @contextlib.contextmanager
+    def watching(self, _: Any) -> Iterator[None]:
+        """Do nothing."""
+        yield
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0][:300] if text else ''}"

@@ -1,0 +1,269 @@
+"""`peakcast.guard` on real trainings, with a real service and real captures; on the CPU, for a card that is given."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+import torch
+from guarded import Training, card, eager_losses
+from serving import Served, serving
+from torch._inductor.utils import fresh_cache
+
+import peakcast
+from peakcast.client.guard.guard import NothingFitsError
+from peakcast.client.guard.policy import Policy
+from peakcast.client.guard.second_look import config_patches
+from peakcast.featurizer.spec import GraphSpec
+from peakcast.featurizer.workspace import CONTEXT_BYTES, LIBRARIES_BYTES
+from peakcast.models.prediction import Expectation
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+LARGE = card(80 << 30)
+# No context of CUDA fits on it, let alone a step.
+TINY = card(100 << 20)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    """Give a running service."""
+    with serving() as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_a_plan_that_fits_runs_as_asked_and_is_asked_about_once(service: Served) -> None:
+    """Losses are eager's, keys stay, smaller batches and evaluation ask nothing, a larger batch asks again."""
+    training = Training()
+    keys = list(training.model.state_dict())
+    policy = Policy(ask_time=timedelta(seconds=30), plans=("inductor", "eager"))
+    with peakcast.guard(training.model, training.optimizer, server=service.url, device=LARGE, policy=policy) as guard:
+        losses = training.losses(guard.step)
+        assert losses == pytest.approx(eager_losses(), rel=1e-5)
+        assert (guard.plan, guard.decision.action) == ("inductor", "compile")
+        assert guard.decision.assumptions == ()
+        assert list(training.model.state_dict()) == keys
+        assert (guard.counts["questions"], guard.counts["compiles"]) == (1, 1)
+        with torch.no_grad():
+            training.model(torch.zeros(8, 32))
+        guard.step(training.step_on(15))
+        assert guard.counts["questions"] == 1
+        guard.step(training.step_on(17))
+        assert guard.counts["questions"] == 2
+        assert len({verdict.graph_id for verdict in guard._verdicts.values()}) == 2
+    assert "_compiled_call_impl" not in vars(training.model)
+
+
+def test_the_plan_that_fits_is_found_and_refusing_is_a_policy(caplog: pytest.LogCaptureFixture) -> None:
+    """Between the bounds of two plans the one that fits runs; below all, the smallest with a warning, or an error."""
+    training = Training(width=64)
+    policy = Policy(plans=("inductor", "inductor:budget=0.4", "eager"))
+    with peakcast.guard(training.model, training.optimizer, device=TINY, policy=policy) as guard:
+        with caplog.at_level(logging.WARNING, "peakcast"):
+            losses = training.losses(guard.step)
+        required = dict(guard.decision.required)
+        smallest = min(required, key=lambda plan: required[plan])
+        assert set(required) == set(policy.plans)
+        assert (guard.plan, guard.decision.action) == (smallest, "smallest")
+    assert len([record for record in caplog.records if "which requires least" in record.message]) == 1
+    again = Training(width=64)
+    assert losses == pytest.approx(again.losses(lambda step: step()), rel=1e-5)
+
+    # Context and libraries are taken off the card first: what is left for the step holds the smallest plan alone.
+    overhead_bytes = TINY.total_bytes - guard.decision.room_bytes
+    others = [size for plan, size in required.items() if plan != smallest]
+    assert min(others) > required[smallest]
+    just = card(overhead_bytes + required[smallest])
+    with peakcast.guard(again.model, again.optimizer, device=just, policy=policy) as guard:
+        guard.step(again.step_on(16))
+        assert guard.plan == smallest
+        assert guard.decision.action in {"compile", "fall_back"}
+        assert f"{smallest} needs at most" in guard.decision.reason
+
+
+def test_refusing_is_a_policy() -> None:
+    """Where not even context and libraries fit, no batch does; the step does not run."""
+    training = Training()
+    policy = Policy(plans=("eager",), nothing_fits="refuse")
+    with (
+        peakcast.guard(training.model, training.optimizer, device=TINY, policy=policy) as guard,
+        pytest.raises(NothingFitsError, match="no plan fits in") as refused,
+    ):
+        guard.step(training.step_on(16))
+    assert refused.value.largest_batch is None
+    assert training.optimizer.state == {}
+
+
+@pytest.mark.slow
+def test_a_refusal_names_the_largest_batch_that_fits() -> None:
+    """A batch of that size fits on the same card, and one a quarter larger does not."""
+    training = Training(width=64)
+    policy = Policy(plans=("eager",), nothing_fits="refuse", report=False)
+    little = card(CONTEXT_BYTES + LIBRARIES_BYTES + (192 << 20))
+    guard = peakcast.guard(training.model, training.optimizer, device=little, policy=policy)
+    with guard:
+        with pytest.raises(NothingFitsError, match="the largest batch that fits: ") as refused:
+            guard.step(training.step_on(1 << 18))
+        largest = refused.value.largest_batch
+        assert largest is not None
+        guard.step(training.step_on(largest))
+        assert guard.decision.action == "fall_back"
+        with pytest.raises(NothingFitsError):
+            guard.step(training.step_on(largest + largest // 4))
+
+
+def test_a_service_that_is_away_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The plan wanted runs, with one warning; after three failures in a row the service is left alone."""
+    training = Training()
+    policy = Policy(plans=("eager", "eager:checkpoint"))
+    guard = peakcast.guard(training.model, training.optimizer, server="http://127.0.0.1:9", device=TINY, policy=policy)
+    with guard, caplog.at_level(logging.WARNING, "peakcast"):
+        # Growing batches: each is a question of its own.
+        for batch in range(8, 13):
+            guard.step(training.step_on(batch))
+        assert (guard.plan, guard.decision.action) == ("eager", "unknown")
+        assert guard.counts["unknown"] == 5
+        assert guard._asking.counts == {"unreachable": 3, "circuit_open": 2}
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+
+
+def test_a_step_that_runs_out_of_memory_is_rescued_under_the_next_plan() -> None:
+    """The step runs again from the same state under the next plan, which is remembered; the losses are eager's."""
+    training = Training()
+    policy = Policy(plans=("eager", "eager:checkpoint"))
+    with peakcast.guard(training.model, training.optimizer, device=LARGE, policy=policy) as guard:
+        attempts: list[str] = []
+
+        def out_of_memory_in_eager(step: object) -> float:
+            def whole() -> float:
+                return step()  # type: ignore[operator]
+
+            handle = training.model.head.register_forward_hook(lambda *_: attempt())
+            try:
+                return guard.step(whole)
+            finally:
+                handle.remove()
+
+        def attempt() -> None:
+            attempts.append(guard.plan)
+            if guard.plan == "eager":
+                torch.empty(1 << 50)  # more than any host has: torch's own error
+
+        losses = training.losses(out_of_memory_in_eager)
+        assert attempts == ["eager", *["eager:checkpoint"] * 3]
+        assert losses == pytest.approx(eager_losses(), rel=1e-6)
+        assert guard.counts["rescues"] == 1
+        assert guard.decision.reason == "eager ran out of memory"
+
+
+@pytest.mark.slow
+def test_a_slow_step_goes_one_plan_down_and_quiet_brings_the_plan_back() -> None:
+    """A step over the limit degrades the full graph to hybrid; after the quiet period the full graph is tried."""
+    training = Training()
+    policy = Policy(
+        plans=("inductor", "hybrid"),
+        slow_step=timedelta(seconds=5),
+        quiet_period=timedelta(seconds=1),
+        second_look=False,
+    )
+    with peakcast.guard(training.model, training.optimizer, device=LARGE, policy=policy) as guard:
+        guard.step(training.step_on(16))
+        step = training.step_on(16)
+
+        def slow() -> float:
+            time.sleep(5.1)
+            return step()
+
+        guard.step(step)
+        assert guard.plan == "inductor"
+        guard.step(slow)
+        assert guard.plan == "hybrid"
+        guard.step(step)  # compiles the blocks: its time is not judged
+        time.sleep(1.1)
+        guard.step(step)
+        assert guard.plan == "inductor"
+        assert (guard.counts["degrade"], guard.counts["try"]) == (1, 1)
+
+
+def test_errors_of_the_step_pass_untouched() -> None:
+    """What the user's code raises is raised as it is, and the guard goes on afterwards."""
+    training = Training()
+    with peakcast.guard(
+        training.model, training.optimizer, device=LARGE, policy=Policy(plans=("eager",), warm_capture=False)
+    ) as guard:
+        with pytest.raises(ZeroDivisionError):
+            guard.step(lambda: 1 // 0)
+        assert guard.step(lambda: 7) == 7
+        assert guard.counts["questions"] == 0
+
+
+@pytest.mark.skipif(not config_patches(lambda _: None), reason="this torch has no CustomSchedulerPass")
+def test_the_second_look_overrules_a_prediction_that_is_far_too_low(honest_but_low: str) -> None:
+    """Inductor's own plan shows that what a server promised cannot fit: nothing is compiled, the next plan runs."""
+    training = Training(width=64)
+    policy = Policy(plans=("inductor", "eager"), ask_time=timedelta(seconds=30))
+    # Context and libraries, and 4 MiB: weights, state and one batch's activations of 8,192 rows are 10 times that.
+    little = card(CONTEXT_BYTES + LIBRARIES_BYTES + (4 << 20))
+    with (
+        fresh_cache(),
+        peakcast.guard(
+            training.model, training.optimizer, server=honest_but_low, device=little, policy=policy
+        ) as guard,
+    ):
+        loss = guard.step(training.step_on(8192))
+        assert guard.plan == "eager"
+        assert guard.counts["second_looks"] >= 1
+        assert guard.counts["fall_backs"] == 1
+        assert "inductor's own plan of the forward needs" in guard.decision.reason
+    assert loss == pytest.approx(Training(width=64).step_on(8192)(), rel=1e-6)
+
+
+@pytest.fixture
+def honest_but_low() -> Iterator[str]:
+    """Give a server whose answers have the right form, and bytes of nearly nothing."""
+
+    class Low(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers["Content-Encoding"] == "gzip":
+                content = gzip.decompress(content)
+            asked = json.loads(content)
+            status, reply = 404, json.dumps({"error": {"code": "graph_unknown", "message": "send it"}}).encode()
+            if "graph" in asked:
+                told = peakcast.predict(GraphSpec.from_json(asked["graph"]), plans=asked["plans"])
+                nothing = Expectation(expected_bytes=1, upper_bytes=1)
+                low = dict.fromkeys(("required", "device", "steady_allocated", "steady_reserved"), nothing)
+                low |= {"first_allocated": nothing, "first_reserved": nothing}
+                plans = tuple(plan.model_copy(update={**low, "fits": True}) for plan in told.plans)
+                status, reply = 200, told.model_copy(update={"plans": plans}).model_dump_json().encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Low)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
