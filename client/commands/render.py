@@ -16,6 +16,8 @@ _GIB = 1 << 30
 _MIB = 1 << 20
 _KIB = 1 << 10
 _PIPED_COLUMNS = 120
+# What the table of plans takes with all its columns.
+_WIDE_COLUMNS = 105
 
 _ACTION_STYLE = {"compile": "bold green", "fall_back": "bold yellow", "refuse": "bold red"}
 _CONFIDENCE_STYLE = {"in_distribution": "green", "extrapolating": "yellow", "unknown": "red"}
@@ -39,33 +41,35 @@ def people_console(piped_columns: int = _PIPED_COLUMNS) -> Console:
 
 def print_prediction(console: Console, prediction: Prediction, *, memory_bytes: int) -> None:
     """Print the plans, the decision and where the bytes come from."""
-    console.print(plans_table(prediction, memory_bytes=memory_bytes))
+    is_narrow = console.width < _WIDE_COLUMNS
+    console.print(plans_table(prediction, memory_bytes=memory_bytes, is_narrow=is_narrow))
     console.print(decision_text(prediction.decision))
     console.print(explanation_tables(prediction.explanation, prediction.plans[0].plan))
     console.print(Text(f"model {prediction.model_version}, {prediction.elapsed_ms:.1f} ms", style="dim"))
 
 
-def plans_table(prediction: Prediction, *, memory_bytes: int) -> Table:
-    """Return one row a plan: expected, and the upper bound in brackets."""
+def plans_table(prediction: Prediction, *, memory_bytes: int, is_narrow: bool = False) -> Table:
+    """Return one row a plan: expected, and the upper bound below. A narrow one does without the least asked for."""
     table = Table(title=f"Predicted peaks on {bytes_text(memory_bytes)}, upper bounds at risk {prediction.risk:g}")
     table.add_column("plan", no_wrap=True)
-    for title in ("allocated", "reserved", "required", "on the card"):
-        table.add_column(title, justify="right")
-    for title in ("peak in", "fits", "confidence"):
+    for title in ("allocated", "reserved", "required", *(() if is_narrow else ("on the card",))):
+        table.add_column(title, justify="right", no_wrap=True)
+    for title in (*(() if is_narrow else ("peak in",)), "fits", "confidence"):
         table.add_column(title)
     for plan in prediction.plans:
-        table.add_row(plan.plan, *_cells(plan))
+        table.add_row(plan.plan, *_cells(plan, is_narrow=is_narrow))
     doubts = dict.fromkeys(f"{plan.plan}: {doubt}" for plan in prediction.plans for doubt in plan.doubts)
     if doubts:
         table.caption = escape("\n".join(doubts))
     return table
 
 
-def _cells(plan: PlanPrediction) -> list[RenderableType]:
-    quantities = (plan.steady_allocated, plan.steady_reserved, plan.required, plan.device)
+def _cells(plan: PlanPrediction, *, is_narrow: bool) -> list[RenderableType]:
+    quantities = (plan.steady_allocated, plan.steady_reserved, plan.required, *(() if is_narrow else (plan.device,)))
     fits = Text("yes", style="green") if plan.fits else Text("no", style="red")
     confidence = Text(plan.confidence.replace("_", " "), style=_CONFIDENCE_STYLE[plan.confidence])
-    return [*(_expectation(quantity) for quantity in quantities), Text(plan.phase), fits, confidence]
+    where = () if is_narrow else (Text(plan.phase),)
+    return [*(_expectation(quantity) for quantity in quantities), *where, fits, confidence]
 
 
 def _expectation(quantity: Expectation) -> Text:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from serving import Served, serving
 
+from peakcast.client.commands.render import bytes_text
 from peakcast.client.graph_file import read_graph
 from peakcast.models.prediction import Prediction
 
@@ -71,6 +72,18 @@ def test_people_get_tables_with_the_same_numbers(graph: Path) -> None:
     assert prediction.decision.action.replace("_", " ") in ran.stdout
     assert "optimizer state" in ran.stdout
     assert ran.stderr == ""
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_no_number_is_broken_on_a_terminal(graph: Path, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the width of a usual terminal every plan's bytes stand whole, each with its unit."""
+    prediction = Prediction.model_validate_json(peakcast("predict", str(graph), "--json").stdout)
+    monkeypatch.setenv("COLUMNS", columns)
+    ran = peakcast("predict", str(graph))
+    for plan in prediction.plans:
+        for quantity in (plan.steady_allocated, plan.steady_reserved, plan.required):
+            assert f" {bytes_text(quantity.expected_bytes)} " in ran.stdout
+            assert f"≤ {bytes_text(quantity.upper_bytes)} " in ran.stdout
 
 
 def test_where_nothing_fits_the_exit_code_is_3(graph: Path) -> None:
