@@ -53,8 +53,8 @@ def dying() -> Answers:
     ]  # fmt: skip
     said = dict.fromkeys(ALL, "")
 
-    def hear_both(case: str) -> None:
-        for rank in (1, 2):
+    def hear(case: str, *of: int) -> None:
+        for rank in of:
             stdout = ranks[rank].stdout
             assert stdout is not None
             while f'"case": "{case}"' not in said[rank]:
@@ -70,10 +70,10 @@ def dying() -> Answers:
             stdin.flush()
 
     try:
-        hear_both("killed")
+        hear("killed", 0, 1, 2)
         ranks[0].send_signal(signal.SIGSTOP)
         tell_both()
-        hear_both("store hangs")
+        hear("store hangs", 1, 2)
         ranks[0].kill()
         ranks[0].wait()
         tell_both()
