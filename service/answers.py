@@ -40,15 +40,15 @@ class Answers:
         self.graphs = graphs.cache
         self._graphs = graphs
 
-    def parse(self, content: bytes) -> Asked:
+    def parse(self, content: bytes) -> Asked[PredictQuery]:
         """Return what a body asks.
 
         Raises:
             ServiceError: BODY_TOO_COMPLEX, INVALID_JSON or INVALID_REQUEST.
         """
-        return read_query(parse_json(content, self._settings))
+        return read_query(parse_json(content, self._settings), PredictQuery)
 
-    def known(self, asked: Asked) -> bytes | None:
+    def known(self, asked: Asked[PredictQuery]) -> bytes | None:
         """Return the reply if this very question about a held graph was answered before; takes microseconds."""
         started = time.perf_counter()
         if asked.query.graph_id is None:
@@ -60,7 +60,7 @@ class Answers:
         self._metrics.cache_lookups.labels("answer").inc()
         return self._reply(answer, started)
 
-    def compute(self, asked: Asked) -> bytes:
+    def compute(self, asked: Asked[PredictQuery]) -> bytes:
         """Return the reply, predicting where needed.
 
         Raises:

@@ -20,9 +20,9 @@ from peakcast.service.body import parse_json
 from peakcast.service.errors import ErrorCode, ServiceError
 from peakcast.service.kept_graphs import Graphs
 from peakcast.service.metrics import Metrics
-from peakcast.service.peaks_query import PeakKept, PeakQuery, ReportedPeak, read_peak
+from peakcast.service.peaks_query import PeakKept, PeakQuery
 from peakcast.service.plausibility import Physics, implausible
-from peakcast.service.query import invalid_graph, mismatch, read_graph, settle
+from peakcast.service.query import Asked, invalid_graph, mismatch, read_graph, read_query, settle
 from peakcast.service.settings import Settings
 from peakcast.service.store.agreement import configuration_of
 from peakcast.service.store.errors import KeyConflictError, QuotaError, StoreError
@@ -71,7 +71,7 @@ class Peaks:
     def _take(self, content: bytes, reporter: str) -> tuple[Added, bytes]:
         if self._link.is_off:
             raise ServiceError(ErrorCode.NOT_FOUND, "this service keeps no peaks: PEAKCAST_STORE_URL is none")
-        reported = read_peak(parse_json(content, self._settings))
+        reported = read_query(parse_json(content, self._settings), PeakQuery)
         query = reported.query
         spec = self._spec(reported)
         run = settle(spec, query.run)
@@ -93,7 +93,7 @@ class Peaks:
                 self._compare(spec, query, run)
         return added, PeakKept(key=query.key, graph_id=spec.graph_id).model_dump_json().encode()
 
-    def _spec(self, reported: ReportedPeak) -> GraphSpec:
+    def _spec(self, reported: Asked[PeakQuery]) -> GraphSpec:
         if reported.graph is not None:
             return self._graphs.cache.put(read_graph(reported.graph, self._limits)).spec
         graph_id = reported.query.graph_id

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from peakcast.featurizer.run import Bytes, DeviceSpec, RunSpec
 from peakcast.featurizer.vocabulary import QUANTITIES
-from peakcast.service.errors import ErrorCode
-from peakcast.service.query import PlanName, check_one_graph, invalid
+from peakcast.service.query import PlanName
 
 # Printable ASCII: it is shown on terminals.
 _Text = Annotated[str, Field(max_length=128, pattern="^[ -~]*$")]
@@ -64,29 +62,6 @@ class PeakQuery(BaseModel):
             names = ", ".join(f"{quantity}_bytes" for quantity in QUANTITIES)
             raise ValueError(f"measured: holds no quantity; at least one of {names}")
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedPeak:
-    """One parsed report: the query, and the graph's JSON document where it was sent."""
-
-    query: PeakQuery
-    graph: Any = None
-
-
-def read_peak(body: dict[str, Any]) -> ReportedPeak:
-    """Split a parsed body into query and graph document.
-
-    Raises:
-        ServiceError: INVALID_REQUEST with the path of the first wrong value.
-    """
-    graph = body.pop("graph", None)
-    try:
-        query = PeakQuery.model_validate(body)
-    except ValidationError as error:
-        raise invalid(ErrorCode.INVALID_REQUEST, error, allowed_in=PeakQuery) from None
-    check_one_graph(graph, query.graph_id)
-    return ReportedPeak(query, graph)
 
 
 class PeakKept(BaseModel):

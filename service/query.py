@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -74,25 +74,36 @@ class PredictQuery(BaseModel):
     )
 
 
+class OfOneGraph(Protocol):
+    """A query that may name a graph in place of the one beside it."""
+
+    @property
+    def graph_id(self) -> str | None: ...  # noqa: D102 - see the class
+
+
+Query = TypeVar("Query", bound=OfOneGraph)
+
+
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Generic[Query]):
     """One parsed request: the query, and the graph's JSON document where it was sent."""
 
-    query: PredictQuery
+    query: Query
     graph: Any = None
 
 
-def read_query(body: dict[str, Any]) -> Asked:
-    """Split a parsed body into query and graph document.
+def read_query(body: dict[str, Any], kind: type[Query]) -> Asked[Query]:
+    """Split a parsed body into a query of a kind, which is a pydantic model, and the graph document.
 
     Raises:
         ServiceError: INVALID_REQUEST with the path of the first wrong value.
     """
+    assert issubclass(kind, BaseModel)
     graph = body.pop("graph", None)
     try:
-        query = PredictQuery.model_validate(body)
+        query = kind.model_validate(body)
     except ValidationError as error:
-        raise invalid(ErrorCode.INVALID_REQUEST, error) from None
+        raise invalid(ErrorCode.INVALID_REQUEST, error, allowed_in=kind) from None
     check_one_graph(graph, query.graph_id)
     return Asked(query, graph)
 
