@@ -53,16 +53,21 @@ def _wait(processes: list[subprocess.Popen[bytes]], folder: str, timeout_s: floa
     deadline = time.monotonic() + timeout_s
     while True:
         codes = [process.poll() for process in processes]
-        for rank, code in enumerate(codes):
-            if code:
-                text = _log(folder, rank).read_text(errors="replace").strip()
-                raise RankError(f"rank {rank} ended with status {code}: {text[-_SHOWN_CHARACTERS:]}")
+        # All of them: a rank that loses its peer fails too, perhaps before the peer is looked at.
+        failed = [(rank, code) for rank, code in enumerate(codes) if code]
+        if failed:
+            raise RankError("; ".join(_how_it_ended(folder, rank, code) for rank, code in failed))
         if all(code == 0 for code in codes):
             return
         if time.monotonic() > deadline:
             waiting = [str(rank) for rank, code in enumerate(codes) if code is None]
             raise RankError(f"no result of rank {', '.join(waiting)} within {timeout_s:.0f} s")
         time.sleep(_TICK_S)
+
+
+def _how_it_ended(folder: str, rank: int, code: int) -> str:
+    text = _log(folder, rank).read_text(errors="replace").strip()
+    return f"rank {rank} ended with status {code}: {text[-_SHOWN_CHARACTERS:]}"
 
 
 def _log(folder: str, rank: int) -> Path:
