@@ -116,3 +116,30 @@ def loss_of_a_spread_model(fields: Mapping[str, Any]) -> dict[str, Any]:
         losses.append(loss.item())
     held = sum(getattr(p, "_local_tensor", p).numel() for p in model.parameters())
     return {"losses": losses, "held": held}
+
+
+def tracked_peak_of_a_spread_model(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Train a spread model under torch's tracker, on the CPU."""
+    import torch
+
+    from peakcast.featurizer.capture.workload import Workload
+    from peakcast.training.rank_tracker import tracked_peak_bytes
+    from peakcast.training.zoo.build import make_optimizer
+    from peakcast.training.zoo.parallel import spread
+
+    layers = [torch.nn.Linear(256, 256, bias=False) for _ in range(4)]
+    model = spread(torch.nn.Sequential(*layers), fields["parallel"])
+    optimizer = make_optimizer("adamw", None, model.parameters())
+    loss = torch.nn.MSELoss()
+    target = torch.zeros(2, 256)
+    work = Workload(model, torch.ones(2, 256), lambda output: loss(output, target), optimizer)
+    return {"tracker_bytes": tracked_peak_bytes(work)}
+
+
+def second_rank_raises(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave rank 0 waiting for a rank whose error has two lines."""
+    import torch
+
+    if torch.distributed.get_rank() == 1:
+        raise ZeroDivisionError("this rank divides by zero\nand says more")
+    return sum_over_ranks({"add": 0})

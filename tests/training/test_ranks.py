@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from peakcast.training.jobs import plan_spread_jobs
+from peakcast.training import measure_ranks
+from peakcast.training.jobs import Job, plan_spread_jobs
 from peakcast.training.ranks import RankError, run_ranks
 from peakcast.training.zoo import Case, is_reserved
 
@@ -43,6 +45,71 @@ def test_ddp_ranks_hold_the_whole_model(parallel: str) -> None:
     found = run_ranks("cpu_measuring:loss_of_a_spread_model", {"parallel": parallel}, ranks=2, timeout_s=120)
     assert [one["held"] for one in found] == [4 * 32 * 32] * 2
     assert all(one["losses"][1] < one["losses"][0] for one in found)
+
+
+def test_what_fails_afterwards_leaves_the_results() -> None:
+    """Rank 1 fails after its result was kept, while rank 0 waits for it: sums as above, and the error's first line."""
+    function, afterwards = "cpu_measuring:sum_over_ranks", "cpu_measuring:second_rank_raises"
+    found = run_ranks(function, {"add": 5}, ranks=2, timeout_s=120, afterwards=afterwards)
+    assert [one["sum"] for one in found] == [11.0, 11.0]
+    assert found[1]["afterwards"] == {"failed": "ZeroDivisionError: this rank divides by zero"}
+    assert found[0]["afterwards"]["failed"]
+
+
+def test_what_comes_afterwards_lies_beside_the_results() -> None:
+    """(0 + 5) + (1 + 5) = 11, twice."""
+    function = "cpu_measuring:sum_over_ranks"
+    found = run_ranks(function, {"add": 5}, ranks=2, timeout_s=120, afterwards=function)
+    assert [one["afterwards"]["sum"] for one in found] == [one["sum"] for one in found] == [11.0, 11.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parallel", "least_mib", "most_mib"), [("ddp", 6.0, 6.01), ("ddp_view", 5.0, 5.01), ("fsdp2", 2.5, 3.5)]
+)
+def test_torchs_tracker_runs_in_each_rank(parallel: str, least_mib: float, most_mib: float) -> None:
+    """Weights of 1 MiB under AdamW: weights, gradients, two moments, foreach's temporary, and DDP's buckets.
+
+    FSDP2 halves the five, and gathers weights beside them.
+    """
+    pytest.importorskip("torch.distributed._tools.fsdp2_mem_tracker")  # private: it may move
+    function = "cpu_measuring:tracked_peak_of_a_spread_model"
+    found = run_ranks(function, {"parallel": parallel}, ranks=2, timeout_s=120)
+    assert all(least_mib <= one["tracker_bytes"] / 2**20 <= most_mib for one in found)
+
+
+def test_record_of_ranks_keeps_the_tracker_or_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0's quantities are the record's; each rank's tracker is kept, and a failing one says why."""
+    job = Job(Case("mlp4096", 64, parallel="ddp"), "eager")
+    afterwards = [{"tracker_bytes": 70}, {"tracker_bytes": 80}]
+
+    def give(*_: object, **__: object) -> list[dict[str, Any]]:
+        return [
+            {"measured": {"steady_allocated_bytes": 100 + rank}, "about": {}, "afterwards": afterwards[rank]}
+            for rank in range(2)
+        ]
+
+    monkeypatch.setattr(measure_ranks, "run_ranks", give)
+    record = measure_ranks.measure_ranks_job(job.to_dict())
+    assert record["measured"] == {"steady_allocated_bytes": 100}
+    assert [one["steady_allocated_bytes"] for one in record["ranks"]] == [100, 101]
+    assert record["tracker"] == [70, 80]
+    afterwards[1] = {"failed": "KeyError: 'x'"}
+    record = measure_ranks.measure_ranks_job(job.to_dict())
+    assert (record["tracker"], record["tracker_failed"]) == (None, "KeyError: 'x'")
+    assert record["ranks"][1] == {"steady_allocated_bytes": 101}
+
+
+def test_a_rank_out_of_memory_is_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the ranks that wait for it; the pool then sees `out_of_memory` and tries again on an idle card."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RankError("rank 1 ended with status 1: MemoryError: this rank ran out of memory")
+
+    monkeypatch.setattr(measure_ranks, "run_ranks", fail)
+    record = measure_ranks.measure_ranks_job(Job(Case("mlp4096", 64, parallel="ddp"), "inductor").to_dict())
+    assert record["out_of_memory"] is True
+    assert "rank 1" in record["message"]
 
 
 def test_spread_jobs_are_enough_and_none_is_reserved() -> None:
