@@ -1,6 +1,6 @@
 """Gradient accumulation with a changing batch: what recompiling leaves behind, and what padding does about it.
 
-Run it as `python examples/changing_batch.py`; no GPU is needed. As many models do, this one keeps an attention mask for
+Run it as `python examples/changing_batch.py`; with a GPU it runs there, and none is needed. As many models do, this one keeps an attention mask for
 each length it has seen, and Dynamo compiles each length anew until it reaches its limit and goes on eager.
 """
 
@@ -12,6 +12,7 @@ from torch import nn
 from peakcast.client.recompiles.live_bytes import tensor_bytes
 from peakcast.client.recompiles.watch import RecompileWatch
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LENGTHS = [40, 72, 56, 88, 104, 48, 96, 64, 120, 80, 112, 128]
 WIDTH = 64
 
@@ -33,7 +34,7 @@ class Attention(nn.Module):
     def mask(self, length: int) -> torch.Tensor:
         """Return the mask of a length: minus infinity above the diagonal."""
         if length not in self.masks:
-            self.masks[length] = torch.full((length, length), -torch.inf).triu(1)
+            self.masks[length] = torch.full((length, length), -torch.inf, device=DEVICE).triu(1)
         return self.masks[length]
 
 
@@ -41,15 +42,16 @@ def train(lengths: list[int], *, padded_to: int | None) -> None:
     """Train one step a length, each accumulated over two micro-batches, and print what the watch saw."""
     torch.compiler.reset()
     torch.manual_seed(0)
-    model = Attention()
+    model = Attention().to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters())
     compiled = torch.compile(model, backend="aot_eager", dynamic=False)
-    with RecompileWatch(live_bytes=tensor_bytes) as watch:
+    # On the card the allocator says what is alive; elsewhere the tensors are counted.
+    with RecompileWatch(live_bytes=None if DEVICE == "cuda" else tensor_bytes) as watch:
         for length in lengths:
             size = padded_to or length
             for _ in range(2):
-                x = torch.zeros(4, size, WIDTH)
-                x[:, :length] = torch.randn(4, length, WIDTH)
+                x = torch.zeros(4, size, WIDTH, device=DEVICE)
+                x[:, :length] = torch.randn(4, length, WIDTH, device=DEVICE)
                 compiled(x, model.mask(size)).backward()
             optimizer.step()
             optimizer.zero_grad()
