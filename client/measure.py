@@ -119,7 +119,8 @@ def in_turn() -> Iterator[None]:
 
     They still compile and build meanwhile, which takes the card for moments: hence medians.
     """
-    card = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
+    # By its own name: processes that see one card each all call it 0.
+    card = torch.cuda.get_device_properties().uuid if torch.cuda.is_available() else "cpu"
     # The system gives the lock back when a process dies.
     with FileLock(Path(tempfile.gettempdir(), f"peakcast-card-{card}.turn")):
         yield

@@ -1,7 +1,8 @@
 """Gradient accumulation with a changing batch: what recompiling leaves behind, and what padding does about it.
 
-Run it as `python examples/changing_batch.py`; with a GPU it runs there, and none is needed. As many models do, this one keeps an attention mask for
-each length it has seen, and Dynamo compiles each length anew until it reaches its limit and goes on eager.
+Run it as `python examples/changing_batch.py`; with a GPU it runs there, and none is needed. As many models do, this one
+keeps an attention mask for each length it has seen, and Dynamo compiles each length anew until it reaches its limit and
+goes on eager.
 """
 
 from __future__ import annotations

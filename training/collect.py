@@ -7,6 +7,7 @@ libraries are at hand.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from peakcast.client.guard.memory_facts import allocator_settings
 from peakcast.training.collection import (
     MEASURING,
     MEASURING_RANKS,
@@ -40,7 +42,7 @@ def collect_command(  # noqa: PLR0917 - typer passes options by name
     out: Annotated[Path, typer.Option(help="Folder for records.jsonl; what it holds already is skipped.")] = Path(
         "records"
     ),
-    workers: Annotated[int, typer.Option(min=1, help="Processes side by side on the card.")] = 4,
+    workers: Annotated[int, typer.Option(min=1, help="Processes side by side, dealt out to the cards.")] = 4,
     budget_seconds: Annotated[float | None, typer.Option(help="Stop after this long.")] = None,
     models: Annotated[list[str] | None, typer.Option(help="Only these models (repeat, or separate by commas).")] = None,
     plans: Annotated[list[str] | None, typer.Option(help="Only these plans (repeat, or separate by commas).")] = None,
@@ -51,7 +53,7 @@ def collect_command(  # noqa: PLR0917 - typer passes options by name
     done: Annotated[list[Path] | None, typer.Option(help="More files or folders of records to skip.")] = None,
     record_timeout_seconds: Annotated[float, typer.Option(help="Give a job up after this long.")] = 300.0,
     memory_gib: Annotated[
-        float, typer.Option(help="Bound on the expected peaks of all that runs at a time.")
+        float, typer.Option(help="Bound on the expected peaks of all that runs at a time on one card.")
     ] = MEMORY_BYTES / 2**30,
     retry_failed: Annotated[bool, typer.Option(help="Measure again what failed before.")] = False,  # noqa: FBT002
     only_list: Annotated[  # noqa: FBT002
@@ -59,16 +61,16 @@ def collect_command(  # noqa: PLR0917 - typer passes options by name
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary, or the list, as JSON.")] = False,  # noqa: FBT002
 ) -> None:
-    """Measure peaks of the zoo's models on this machine's GPU."""
+    """Measure peaks of the zoo's models on this machine's GPUs, under the allocator of PYTORCH_CUDA_ALLOC_CONF."""
     try:
         planned = plan_jobs if ranks == 1 else plan_spread_jobs
-        jobs = planned(_split(models), _split(plans))[:limit]
+        jobs = [job.under(allocator_settings()) for job in planned(_split(models), _split(plans))[:limit]]
     except KeyError as error:
         raise typer.BadParameter(str(error.args[0]), param_hint="--models") from error
     if only_list:
         _print_list(jobs, finished_keys([out, *(done or [])], retry_failed=retry_failed), as_json=as_json)
         return
-    _refuse_without_gpus(ranks)
+    cards = _cards(ranks)
     with _Display(quiet=as_json) as display:
         progress = collect(
             out,
@@ -80,6 +82,7 @@ def collect_command(  # noqa: PLR0917 - typer passes options by name
             record_timeout_seconds=record_timeout_seconds,
             memory_bytes=int(memory_gib * 2**30),
             measuring=MEASURING if ranks == 1 else MEASURING_RANKS,
+            cards=cards if ranks == 1 else (),
             watch=display.watch,
         )
     _print_summary(progress, out, as_json=as_json)
@@ -96,8 +99,8 @@ def main() -> None:
     typer.run(collect_command)
 
 
-def _refuse_without_gpus(ranks: int) -> None:
-    """Say at once, in one place, what otherwise every worker would."""
+def _cards(ranks: int) -> list[str]:
+    """Name the cards there are; say at once, in one place, what otherwise every worker would."""
     import torch
 
     # NVML answers without making a CUDA context, which would take memory of the card for the whole run.
@@ -108,6 +111,8 @@ def _refuse_without_gpus(ranks: int) -> None:
     if seen < ranks:
         typer.echo(f"error: --ranks {ranks} needs {ranks} GPUs, one a rank, and torch sees {seen}", err=True)
         raise typer.Exit(2)
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return named.split(",")[:seen] if named else [str(number) for number in range(seen)]
 
 
 def _split(values: list[str] | None) -> list[str] | None:

@@ -51,7 +51,7 @@ def finished_keys(paths: Iterable[Path], *, retry_failed: bool = False) -> set[s
         str(record["key"])
         for path in paths
         for record in journal.read(path)
-        if "key" in record and not (retry_failed and "error" in record)
+        if "key" in record and record.get("source") != "replayed" and not (retry_failed and "error" in record)
     }
 
 
@@ -66,6 +66,7 @@ def collect(
     record_timeout_seconds: float = 300.0,
     memory_bytes: int = MEMORY_BYTES,
     measuring: str = MEASURING,
+    cards: Sequence[str] = (),
     watch: Watcher | None = None,
 ) -> Progress:
     """Measure jobs and append a JSON line for each to `out/records.jsonl`.
@@ -77,8 +78,9 @@ def collect(
         budget_seconds: starts nothing that will hardly end in this time, and stops at its end; None has no end.
         retry_failed: measure again what failed before.
         record_timeout_seconds: a job that takes longer is killed and recorded as failed.
-        memory_bytes: bound on the sum of the expected peaks of what runs at a time.
+        memory_bytes: bound on the sum of the expected peaks of what runs at a time on one card.
         measuring: "module:function" that turns a job into a record, run in the workers.
+        cards: the cards that workers are dealt out to, as CUDA_VISIBLE_DEVICES names them; none: each sees all.
         watch: called after every finished job, and once a tick with an empty record.
     """
     chosen = list(plan_jobs() if jobs is None else jobs)
@@ -94,7 +96,10 @@ def collect(
         record_timeout_s=record_timeout_seconds,
     )
     started = time.monotonic()
-    crew = [Worker(number, measuring, run.out) for number in range(min(workers, max(1, len(todo))) if todo else 0)]
+    crew = [
+        Worker(number, measuring, run.out, cards[number % len(cards)] if cards else "")
+        for number in range(min(workers, len(todo)))
+    ]
     try:
         for worker in crew:
             worker.start()
@@ -145,9 +150,9 @@ class _Run:
     def _hand_out(self, crew: list[Worker], seconds_left: float) -> None:
         for worker in crew:
             if worker.ready and worker.order is None:
-                job = self.schedule.take(seconds_left=seconds_left)
+                job = self.schedule.take(seconds_left=seconds_left, card=worker.card)
                 if job is None:
-                    return
+                    continue
                 worker.give({"job": job.to_dict(), "base": base_record(job)})
 
     def _hear(self, worker: Worker, report: dict[str, Any] | None) -> None:

@@ -73,6 +73,10 @@ class Job:
         """Give the same job, to be run while nothing else uses the card."""
         return replace(self, alone=True)
 
+    def under(self, allocator: str) -> Job:
+        """Give the same job in a process of that allocator configuration."""
+        return replace(self, case=replace(self.case, allocator=allocator))
+
     def to_dict(self) -> dict[str, Any]:
         """Give the fields as JSON values."""
         return {"case": self.case.to_dict(), "plan": self.plan, "bisect": self.bisect, "alone": self.alone}
@@ -94,8 +98,9 @@ def plan_jobs(models: Iterable[str] | None = None, plans: Iterable[str] | None =
     """List all jobs in the order in which they are worth measuring, each key once.
 
     First configurations that have been measured before, which show whether the machine agrees. Then every model once,
-    eager. Then models that compile quickly before those that do not, each compiled and eager, small and for inference;
-    then budgets and other optimizers, loops and plans; last what the first measurements hold already.
+    eager, and each further plan on those that compile quickly. Then models that compile quickly before those that do
+    not: other batches, optimizers and loops eager, then compiled, small and for inference; last what the first
+    measurements hold already.
 
     Raises:
         KeyError: if a model is not in the zoo.
@@ -173,17 +178,17 @@ def _in_order(chosen: list[Entry]) -> Iterator[Job]:
     known = [one for one in chosen if one.name in seed]
     yield from (Job(_largest(one), "eager", bisect=_is_bisected(one)) for one in fresh)
     yield from _each_plan(fresh)
-    for one in fresh:
-        yield Job(_largest(one), "inductor", bisect=_is_bisected(one))
+    for place, one in enumerate(fresh):
         yield Job(_small(one), "eager")
         yield Job(_inference(one), "eager")
-        yield Job(_inference(one), "inductor")
-    for place, one in enumerate(fresh):
         yield from _variants(place, one)
-        yield Job(_largest(one), "inductor:budget=0.5")
     for one in fresh:
-        yield Job(_small(one), "inductor")
+        yield Job(_largest(one), "inductor", bisect=_is_bisected(one))
+        yield Job(_inference(one), "inductor")
         yield from _both_precisions(one)
+    for one in fresh:
+        yield Job(_largest(one), "inductor:budget=0.5")
+        yield Job(_small(one), "inductor")
     for place, one in enumerate(known):
         yield from _both_precisions(one)
         yield from _variants(place, one)

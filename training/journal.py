@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import lzma
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,10 +28,13 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Give the records of a file, or of every `*.jsonl` of a folder; lines that a kill tore apart are left out."""
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.exists() else []
+    """Give the records of a file, or of every one of a folder; lines that a kill tore apart are left out.
+
+    A corpus keeps its records compressed: `*.jsonl.xz`.
+    """
+    files = sorted(path.glob("*.jsonl*")) if path.is_dir() else [path] if path.exists() else []
     for file in files:
-        with file.open("rb") as lines:
+        with lzma.open(file) if file.suffix == ".xz" else file.open("rb") as lines:
             for line in lines:
                 try:
                     record = json.loads(line)

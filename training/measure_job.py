@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from peakcast.client.guard.memory_facts import allocator_settings
 from peakcast.client.measure import measure, settle
 from peakcast.training.jobs import Job
 from peakcast.training.zoo import build, entry
@@ -21,9 +22,13 @@ def measure_job(fields: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         NoGpuError: without a CUDA device.
+        ValueError: if this process runs under another allocator configuration than the job's.
         Exception: whatever building or running the case raised, out of memory apart.
     """
     job = Job.from_dict(fields)
+    here = allocator_settings()
+    if job.case.allocator != here:
+        raise ValueError(f"the job is to run under the allocator settings {job.case.allocator!r}, here are {here!r}")
     found = measure(lambda: build(job.case, place=settle), job.plan, bisect=job.bisect)
     return {**base_record(job), **found.to_dict(), "device": device(), "versions": versions(), "graph_id": None}
 

@@ -101,10 +101,11 @@ def die_with_parent(parent: int) -> None:
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """Set the workers' variables where they are inherited from: they must be there before torch is imported."""
-    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
-    os.environ.update(_ENVIRONMENT)
+def _environment(card: str) -> Iterator[None]:
+    """Set the worker's variables where they are inherited from: they must be there before torch is imported."""
+    wanted = {**_ENVIRONMENT, **({"CUDA_VISIBLE_DEVICES": card} if card else {})}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     try:
         yield
     finally:
@@ -117,11 +118,12 @@ def _environment() -> Iterator[None]:
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One worker process as its parent sees it."""
+    """One worker process as its parent sees it. `card` is the one that it sees; empty: all that there are."""
 
     number: int
     measuring: str
     out: Path
+    card: str = ""
     process: Any = None
     connection: Connection = field(init=False)
     order: dict[str, Any] | None = None
@@ -136,7 +138,7 @@ class Worker:
         self.process = context.Process(
             target=serve, args=(theirs, self.measuring, self.out, os.getpid()), name=f"peakcast-worker-{self.number}"
         )
-        with _environment():
+        with _environment(self.card):
             self.process.start()
         theirs.close()
         self.started_at = time.monotonic()

@@ -34,6 +34,7 @@ class Case:
         loop: the standard loop, gradient clipping before the step, or two micro-batches a step.
         trained: all parameters, those of the last layer alone, or low-rank adapters (see `trained.py`).
         parallel: how the model is spread over two ranks (see `parallel.py`), each with a batch of its own.
+        allocator: the PYTORCH_CUDA_ALLOC_CONF of the process.
 
     Raises:
         ValueError: on a value outside of those, or an optimizer that does not fit the task.
@@ -48,6 +49,7 @@ class Case:
     loop: Loop = "standard"
     trained: Trained = "all"
     parallel: Parallel = "none"
+    allocator: str = ""
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -98,7 +100,8 @@ class Case:
 
     def _rare(self) -> dict[str, str]:
         """Give the fields that are left out where they say the usual, as in records made before there were any."""
-        return {name: getattr(self, name) for name, (usual, _) in _RARE.items() if getattr(self, name) != usual}
+        found = {name: getattr(self, name) for name, (usual, _) in _RARE.items() if getattr(self, name) != usual}
+        return {**found, **({"allocator": self.allocator} if self.allocator else {})}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Case:
@@ -118,4 +121,5 @@ class Case:
             "autocast": None if self.autocast == "none" else self.autocast,
             "accumulation": ACCUMULATION_STEPS if self.loop == "accumulate" else 1,
             **({} if self.parallel == "none" else {"world_size": self.ranks}),
+            **({"allocator": self.allocator} if self.allocator else {}),
         }
