@@ -92,6 +92,7 @@ def evaluate_command(  # noqa: PLR0917 - typer passes options by name
     *,
     ablation: Annotated[bool, typer.Option(help="What each part of the pair is worth, on the same folds.")] = False,
     curve: Annotated[bool, typer.Option(help="Error against the number of architectures fitted on.")] = False,
+    ranks: Annotated[bool, typer.Option(help="Models spread over GPUs, beside torch's own tracker.")] = False,
     as_json: Json = False,
 ) -> None:
     """Judge the pair on held-out architectures, beside the simulation alone and the 4 x weights rule.
@@ -106,6 +107,8 @@ def evaluate_command(  # noqa: PLR0917 - typer passes options by name
             found, table = work.ablation(stages, output)
         elif curve:
             found, table = work.curve(stages, output)
+        elif ranks:
+            found, table = work.ranks(stages, output)
         else:
             found, table = work.accuracy(stages, output)
     if as_json:

@@ -1,4 +1,4 @@
-"""`peakcast evaluate`: accuracy in folds and on the frozen split, the ablation, the learning curve."""
+"""`peakcast evaluate`: accuracy in folds and on the frozen split, that of spread models, ablation, learning curve."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from typing import Any, Final
 import orjson
 from rich.table import Table
 
+from peakcast.models.predictor import Predictor
+from peakcast.models.registry import PRETRAINED, Registry
 from peakcast.training.ablation import COLUMNS, ablate, ablation_rows
 from peakcast.training.dataset import Dataset, load_datasets
-from peakcast.training.evaluate import cross_validate, frozen_forecast, summary
+from peakcast.training.evaluate import HeldOut, cross_validate, frozen_forecast, summary
+from peakcast.training.finished import Finished
 from peakcast.training.fit import finished_steps
 from peakcast.training.fit_members import Members
 from peakcast.training.fit_settings import FitSettings, read_settings
 from peakcast.training.learning_curve import learning_curve
 from peakcast.training.report import accuracy_table, plot_curve, write_report
 from peakcast.training.retrain import Told, split_frozen
+from peakcast.training.spread_accuracy import spread_only, spread_records, spread_summary
+from peakcast.training.spread_report import spread_table, write_spread_report
 
 _JSON: Final = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
 Found = tuple[dict[str, Any], Table]
@@ -34,39 +39,29 @@ class Judgement:
     jobs: int = 2
     cache: Path | None = None
     settings: Path | None = None
+    registry: Path = PRETRAINED
 
     def accuracy(self, told: Told, output: Path | None) -> Found:
         """Judge in folds over all but the frozen architectures, then on the frozen ones."""
-        data, frozen, settings = self._read(told)
-        finished = finished_steps(data, settings, self.cache, f"folds {self.folds} {self.risk}")
-        what = f"refitting the pair {self.folds} times on {len(data)} records"
-        told(what)
-        held = cross_validate(
-            data,
-            folds=self.folds,
-            risk=self.risk,
-            settings=settings,
-            jobs=self.jobs,
-            finished=finished,
-            told=lambda fold: told(f"{what}: {fold}"),
-        )
-        apart = None
-        if len(frozen):
-            told(f"{len(frozen)} records of the frozen split")
-            apart = frozen_forecast(
-                data,
-                frozen,
-                risk=self.risk,
-                settings=settings,
-                jobs=self.jobs,
-                cache=self.cache,
-                stage=lambda part: told(f"frozen split: {part}"),
-            )
+        held, apart, finished = self._held_out(told)
         found = summary(held, apart)
         if output is not None:
             write_report(held, found, output)
         finished.forget()
         return found, accuracy_table(found)
+
+    def ranks(self, told: Told, output: Path | None) -> Found:
+        """Judge models spread over ranks, by the same folds, beside the pair in use and torch's own tracker."""
+        records = spread_records(self.corpora)  # first, since the folds take a while
+        held, apart, finished = self._held_out(told)
+        known = Registry(self.registry)
+        shipped = Predictor.load(known.current()) if known.history() else None
+        spread = spread_only(records, [held] if apart is None else [held, apart], shipped)
+        found = spread_summary(spread, folds=self.folds, shipped=shipped, data_sha256=held.data.data_sha256)
+        if output is not None:
+            write_spread_report(found, output)
+        finished.forget()
+        return found, spread_table(found)
 
     def ablation(self, told: Told, output: Path | None) -> Found:
         """Judge every part of the pair, alone and joined."""
@@ -101,6 +96,35 @@ class Judgement:
             plot_curve(points, prior, output / "learning_curve.png")
         rows = [asdict(point) for point in (prior, *points)]
         return self._write({"records": len(frozen), "rows": rows}, output, "learning_curve"), shown
+
+    def _held_out(self, told: Told) -> tuple[HeldOut, HeldOut | None, Finished]:
+        """Predict every measured record by a pair that never saw its architecture: in folds, and the frozen ones."""
+        data, frozen, settings = self._read(told)
+        finished = finished_steps(data, settings, self.cache, f"folds {self.folds} {self.risk}")
+        what = f"refitting the pair {self.folds} times on {len(data)} records"
+        told(what)
+        held = cross_validate(
+            data,
+            folds=self.folds,
+            risk=self.risk,
+            settings=settings,
+            jobs=self.jobs,
+            finished=finished,
+            told=lambda fold: told(f"{what}: {fold}"),
+        )
+        apart = None
+        if len(frozen):
+            told(f"{len(frozen)} records of the frozen split")
+            apart = frozen_forecast(
+                data,
+                frozen,
+                risk=self.risk,
+                settings=settings,
+                jobs=self.jobs,
+                cache=self.cache,
+                stage=lambda part: told(f"frozen split: {part}"),
+            )
+        return held, apart, finished
 
     def _read(self, told: Told) -> tuple[Dataset, Dataset, FitSettings]:
         told("simulating the corpus")

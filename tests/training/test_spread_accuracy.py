@@ -1,0 +1,72 @@
+"""`peakcast evaluate --ranks` judges spread models by themselves, beside torch's tracker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from small_corpus import FROZEN, NAMES, write_corpus, write_settings
+from typer.testing import CliRunner
+
+from peakcast.cli import app
+from peakcast.training import corpus as store
+
+ARGUMENTS = ["--corpus", "corpus", "--settings", "quick.json", "--jobs", "1", "--folds", "2", "--output", "out"]
+# Of each architecture: a record of one rank, then how the others are spread and how far each peak is from what lives.
+WAYS = (None, "ddp_view", "fsdp2", "fsdp2_bf16")
+FACTORS = (1.0, 1.25, 2.0, 1.0)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a corpus of spread records, and work in it."""
+    monkeypatch.chdir(tmp_path)
+    corpus = write_corpus(tmp_path / "corpus", factor=lambda _name, row: FACTORS[row])
+    store.write(corpus, [_spread(record) for record in store.read(corpus)])
+    write_settings(tmp_path / "quick.json")
+    return tmp_path
+
+
+def _spread(record: dict[str, Any]) -> dict[str, Any]:
+    """Spread a record over two ranks as its row says; the tracker is a tenth short, or failed."""
+    way = WAYS[record["case"]["batch"]]
+    if way is None:
+        return record
+    steady_bytes = record["measured"]["steady_allocated_bytes"]
+    tracker = None if way == "fsdp2_bf16" else [round(0.9 * steady_bytes), 1]
+    case = {**record["case"], "parallel": way}
+    return {**record, "case": case, "run": {"task": "inference", "world_size": 2}, "tracker": tracker}
+
+
+def test_spread_models_are_judged_beside_the_tracker(place: Path) -> None:
+    """By hand: 1 / 1.25 is 20 % short; of 1 / 2 and 1 the mean is 25 % off; the tracker is 10 % short everywhere."""
+    ran = CliRunner().invoke(app, ["evaluate", *ARGUMENTS, "--ranks", "--json"])
+    assert ran.exit_code == 0, ran.output
+    found = orjson.loads(ran.stdout)
+    count = len(NAMES) + len(FROZEN)
+    assert (found["records"], found["architectures"], found["world_sizes"]) == (3 * count, count, [2])
+    rows = {row["label"]: row for row in found["rows"]}
+    assert list(rows) == ["DDP, eager", "DDP, all plans", "FSDP2, eager", "FSDP2, all plans"]
+    ddp, fsdp2 = rows["DDP, eager"], rows["FSDP2, eager"]
+    assert (ddp["prior"]["n"], fsdp2["prior"]["n"], fsdp2["tracker"]["n"]) == (count, 2 * count, count)
+    assert ddp["prior"]["median_percent"] == pytest.approx(20.0, abs=0.01)
+    assert fsdp2["prior"]["mean_percent"] == pytest.approx(25.0, abs=0.01)
+    assert ddp["tracker"]["median_percent"] == pytest.approx(10.0, abs=0.01)
+    assert fsdp2["tracker"]["p95_percent"] == pytest.approx(10.0, abs=0.01)
+    assert ddp["pair"]["n"] == ddp["shipped"]["n"] == count
+    assert orjson.loads((place / "out" / "ranks.json").read_bytes()) == found
+    text = (place / "out" / "RANKS_ACCURACY.md").read_text()
+    assert "`extrapolating`" in text
+    assert f"| DDP, eager | torch's tracker | {count} | {count} | 10.00 % | 10.00 % | 10.0 % | 100 % |" in text
+
+
+def test_a_corpus_of_single_ranks_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says which command makes records of more ranks, before anything is fitted."""
+    monkeypatch.chdir(tmp_path)
+    write_corpus(tmp_path / "corpus")
+    write_settings(tmp_path / "quick.json")
+    ran = CliRunner().invoke(app, ["evaluate", *ARGUMENTS, "--ranks"])
+    assert ran.exit_code != 0
+    assert "--ranks 2" in str(ran.exception) + ran.output

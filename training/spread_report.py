@@ -1,0 +1,109 @@
+"""The report on spread models: a table for the terminal, docs/RANKS_ACCURACY.md and ranks.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from rich.table import Table
+
+_METHODS: Final = {
+    "pair": "pair, architecture unseen",
+    "prior": "simulation alone",
+    "shipped": "pair in use",
+    "tracker": "torch's tracker",
+}
+_HEADERS: Final = ("records", "method", "n", "architectures", "median", "mean", "95th", "under")
+
+_INTRODUCTION = (
+    "Made by `peakcast evaluate --ranks`. {records} records of models spread over {sizes} GPUs, {architectures} "
+    "architectures, steady allocated bytes of rank 0. Errors are in percent of the measured bytes: median, mean and "
+    "95th percentile of the absolute error, and the share predicted below the truth."
+)
+_UNSEEN = (
+    "*Pair, architecture unseen*: refitted for each of {folds} folds, and once more for the frozen split, on records "
+    "of one rank and of several alike, none of them of the architectures it is asked about: neither spread nor on one "
+    "card. *Simulation alone*: nothing fitted. {shipped}"
+)
+_SHIPPED = (
+    "*Pair in use*: {version}, which knows records of {sizes} ranks, and may know these architectures on one card."
+)
+_TRACKER = (
+    "*Torch's tracker*: `FSDPMemTracker` for FSDP2, `MemTracker` for DDP, run for two steps in the measured ranks on "
+    "the card itself, eager alone, since neither knows compiled steps. It has fewer records where it failed."
+)
+_BEYOND = (
+    "A pair answers `in_distribution` only for numbers of ranks that it was fitted on. For all others its confidence "
+    "is `extrapolating` where the graph is of a rank among so many (`peakcast capture --world-size N`), else "
+    "`unknown`. Nothing is scaled from two ranks: the graph of rank 0 of N holds the shards, buckets and gathered "
+    "weights of N ranks as torch allocates them, the simulation runs that graph, and the learned correction, which "
+    "sees N as one of its features, is added as it is. No record of other numbers than those above checks it."
+)
+
+
+def spread_table(found: dict[str, Any]) -> Table:
+    """Return the table for people."""
+    shown = Table(title=f"spread over ranks, {found['records']} records, steady allocated of rank 0")
+    for header in _HEADERS:
+        shown.add_column(header, justify="left" if header in {"records", "method"} else "right")
+    for cells in _cells(found["rows"]):
+        shown.add_row(*cells)
+    return shown
+
+
+def write_spread_report(found: dict[str, Any], folder: Path) -> None:
+    """Write RANKS_ACCURACY.md and ranks.json into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+    (folder / "ranks.json").write_bytes(orjson.dumps(found, option=options) + b"\n")
+    (folder / "RANKS_ACCURACY.md").write_text(spread_markdown(found), encoding="utf-8")
+
+
+def spread_markdown(found: dict[str, Any]) -> str:
+    """Return the text of RANKS_ACCURACY.md."""
+    shipped = ""
+    if found["shipped"]:
+        shipped = _SHIPPED.format(version=found["shipped"], sizes=_listed(found["shipped_world_sizes"]))
+    lines = [
+        "# Accuracy for models spread over GPUs",
+        "",
+        _INTRODUCTION.format(**found, sizes=_listed(found["world_sizes"])),
+        "",
+        "| " + " | ".join(_HEADERS) + " |",
+        "|" + "|".join("---" if header in {"records", "method"} else "---:" for header in _HEADERS) + "|",
+        *("| " + " | ".join(cells) + " |" for cells in _cells(found["rows"])),
+        "",
+        _UNSEEN.format(folds=found["folds"], shipped=shipped).strip(),
+        "",
+        _TRACKER,
+        "",
+        "## Other numbers of ranks",
+        "",
+        _BEYOND,
+        "",
+        f"Corpus sha256 `{found['data_sha256']}`.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _listed(sizes: list[int]) -> str:
+    return ", ".join(map(str, sizes))
+
+
+def _cells(rows: list[dict[str, Any]]) -> list[list[str]]:
+    return [
+        [
+            row["label"],
+            title,
+            str(row[method]["n"]),
+            str(row["architectures"]),
+            *(f"{row[method][name]:.2f} %" for name in ("median_percent", "mean_percent")),
+            f"{row[method]['p95_percent']:.1f} %",
+            f"{row[method]['under_predicted_percent']:.0f} %",
+        ]
+        for row in rows
+        for method, title in _METHODS.items()
+        if row[method]
+    ]
