@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from peakcast.training import measure_ranks
 from peakcast.training.jobs import Job, plan_spread_jobs
@@ -132,3 +133,11 @@ def test_a_case_of_one_rank_is_written_as_before() -> None:
     assert Case.from_dict(spread.to_dict()) == spread
     with pytest.raises(ValueError, match="training"):
         Case("mlp4096", 64, task="inference", optimizer=None, parallel="ddp")
+
+
+def test_communicators_without_two_cards_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2, and how many cards there are."""
+    with pytest.raises(typer.Exit) as ended:
+        measure_ranks.communicators_command()
+    assert ended.value.exit_code == 2
+    assert "torch sees 0" in capsys.readouterr().err
