@@ -85,7 +85,7 @@ class GraphColumns:
             readers=np.bincount(storage, minlength=count),
             is_needed_in_memory=_flags(needed, count),
             numel=np.where(born >= 0, trace.numel[born] if len(trace) else 0, 0).astype(np.int64),
-            dtype=np.where(born >= 0, trace.dtype[born] if len(trace) else 0, -1).astype(np.int64),
+            dtype=np.where(born >= 0, trace.dtype.astype(np.int64)[born] if len(trace) else 0, -1),
             bytes=-(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES,
             born=born,
             died=died,
