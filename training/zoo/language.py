@@ -160,7 +160,7 @@ _SEQ2SEQS = (
     _seq2seq("Pegasus", (4, 24), **_SEQ2SEQ),
     _seq2seq("Marian", (4, 24), suffix="MTModel", **_SEQ2SEQ),
     _seq2seq("M2M100", (4, 16), **{**_SEQ2SEQ, "vocab_size": 64000}),
-    _seq2seq("Blenderbot", (4, 24), **_SEQ2SEQ),
+    _seq2seq("Blenderbot", (4, 24), max_position_embeddings=256, **_SEQ2SEQ),
     _seq2seq("MT5", (2, 12), vocab_size=96000, d_model=384, num_heads=6, **_T5),
     _seq2seq(
         "LongT5",

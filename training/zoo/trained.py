@@ -22,6 +22,11 @@ class Adapted(nn.Module):
         self.up = nn.Parameter(frozen.weight.new_zeros(frozen.out_features, _RANK))
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """Give the frozen weight to models that look at it beside calling the layer."""
+        return self.frozen.weight
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output and the update's."""
         update = functional.linear(functional.linear(x, self.down), self.up)
