@@ -10,6 +10,7 @@ import numpy as np
 
 from peakcast.featurizer.accumulate import accumulated_in_place
 from peakcast.featurizer.allocator_config import AllocatorConfig
+from peakcast.featurizer.cuda_graphs import graphed
 from peakcast.featurizer.lifetimes import Lifetimes, StepEvents, observed_lifetimes, step_events
 from peakcast.featurizer.peak import Parts, Peak, PeakTensor, locate
 from peakcast.featurizer.plans import parse_plan
@@ -20,6 +21,7 @@ from peakcast.featurizer.workspace import (
     CONTEXT_BYTES,
     LIBRARIES_BYTES,
     generation_of,
+    workspace_kinds,
     workspaces_of,
 )
 
@@ -139,10 +141,18 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
     config = AllocatorConfig.parse(run.allocator)
     generation = generation_of(device.name)
     lifetimes = with_scratch(lifetimes_of(trace, spec.ops), trace, spec, generation)
-    workspaces = workspaces_of(trace, spec.ops, generation, lifetimes.matmul)
-    first = step_events(trace, lifetimes, workspaces, is_first=run.step_of_interest != "resumed")
-    steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()
-    steps = Steps(first, steady, config)
+    is_fresh = run.step_of_interest != "resumed"
+    if parse_plan(plan).cuda_graphs:
+        kinds = workspace_kinds(trace, spec.ops, generation, lifetimes.matmul)
+        recorded = graphed(trace, lifetimes, kinds)
+        lifetimes = recorded.lifetimes
+        first, steady = step_events(trace, recorded.first, is_first=is_fresh), step_events(trace, lifetimes)
+        steps = Steps(first, steady, config, recorded.pool_of(steady))
+    else:
+        workspaces = workspaces_of(trace, spec.ops, generation, lifetimes.matmul)
+        first = step_events(trace, lifetimes, workspaces, is_first=is_fresh)
+        steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()
+        steps = Steps(first, steady, config)
     peaks = steps.peaks
     if run.step_of_interest == "steady":
         peak = locate(steady, lifetimes, peaks.steady_tensor, peaks.steady_allocated_bytes)
@@ -188,6 +198,15 @@ def source_plan(spec: GraphSpec, plan: str) -> str:
         return other.compiled != wanted.compiled, other.compiler != wanted.compiler, name != other.compiler
 
     return min(spec.traces, key=distance)
+
+
+def derivation(spec: GraphSpec, plan: str) -> tuple[str, bool]:
+    """Return what tells plans apart that are simulated from one trace: the trace's plan, and CUDA graphs.
+
+    Raises:
+        ValueError: if the plan's name is unknown.
+    """
+    return source_plan(spec, plan), parse_plan(plan).cuda_graphs
 
 
 def watermark_bytes(step: StepEvents, node_count: int) -> Int64:

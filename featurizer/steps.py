@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from peakcast.featurizer import compiled
 from peakcast.featurizer.allocator import (
@@ -45,15 +46,27 @@ class Peaks:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The program of a process: `first`, then `steady` over and over. Both number the same tensors."""
+    """The program of a process: `first`, then `steady` over and over. Both number the same T tensors.
+
+    `private` marks the tensors [T] of a pool that shares no block with the others and gives none back; what is reserved
+    is then the sum of two allocators.
+    """
 
     first: StepEvents
     steady: StepEvents
     config: AllocatorConfig
+    private: NDArray[np.bool_] | None = None
 
     @cached_property
     def peaks(self) -> Peaks:
         """The peaks where memory is no concern."""
+        if self._pools is not None:
+            inside, outside = (pool.peaks for pool in self._pools)
+            return replace(
+                Steps(self.first, self.steady, self.config).peaks,
+                first_reserved_bytes=inside.first_reserved_bytes + outside.first_reserved_bytes,
+                steady_reserved_bytes=inside.steady_reserved_bytes + outside.steady_reserved_bytes,
+            )
         if self._compiled is not None:
             return self._compiled[0]
         after_first = self._after_first
@@ -67,6 +80,9 @@ class Steps:
     @cached_property
     def required_bytes(self) -> int:
         """The smallest limit under which all steps run, by bisection over whole runs."""
+        if self._pools is not None:
+            inside, outside = self._pools
+            return inside.peaks.reserved_bytes + outside.required_bytes
         if self._compiled is not None:
             return self._compiled[1]
         peaks = self.peaks
@@ -77,6 +93,17 @@ class Steps:
             high_bytes=self._after_steady[0].unfelt_limit_bytes,
             granularity_bytes=max(tolerance_bytes // GRANULARITY_BYTES, 1) * GRANULARITY_BYTES,
         )
+
+    @cached_property
+    def _pools(self) -> tuple[Steps, Steps] | None:
+        """The program of the private pool, and of all else; None where there is one pool."""
+        if self.private is None:
+            return None
+        inside, outside = (
+            Steps(_of(self.first, chosen), _of(self.steady, chosen), self.config)
+            for chosen in (self.private, ~self.private)
+        )
+        return inside, outside
 
     def run_under(self, limit_bytes: int) -> int:
         """Run all steps under a limit and return the smallest limit that would have gone the same way.
@@ -144,3 +171,20 @@ def _program(step: StepEvents) -> tuple[Int64, Int64, Int64, Int64]:
     """Return a step as the compiled loops take it: start, events, survivors [2, S], left."""
     survivors = np.array([[*step.survivors], [*step.survivors.values()]], np.int64)
     return step.start, step.events, survivors, np.array(step.left, np.int64)
+
+
+def _of(step: StepEvents, chosen: NDArray[np.bool_]) -> StepEvents:
+    """Return the events of the chosen tensors [T] alone."""
+    kept = chosen[np.where(step.events >= 0, step.events, ~step.events)]
+    return replace(
+        step,
+        start=step.start[chosen[step.start]],
+        events=step.events[kept],
+        event_node=step.event_node[kept],
+        survivors={one: place for one, place in step.survivors.items() if chosen[one] and chosen[place]},
+        # Its successor lies in the other pool: nothing of this one takes its place.
+        left=[
+            *(one for one in step.left if chosen[one]),
+            *(one for one, place in step.survivors.items() if chosen[one] and not chosen[place]),
+        ],
+    )

@@ -164,17 +164,23 @@ def workspaces_of(
     Forward, loss and optimizer run in the thread of the training loop; backward runs in autograd's own. `matmul` [N]
     marks the nodes that call cuBLAS where that differs from their names.
     """
-    if matmul is None:
-        matmul = op_mask(trace, ops, CUBLAS_OPS)
     in_backward = trace.phase == BACKWARD
-    kinds = (
-        (matmul, generation.cublas_workspace_bytes),
-        (matmul & op_mask(trace, ops, LT_OPS), LT_WORKSPACE_BYTES),
-    )
     found = [
         Workspace(int(nodes[0]), size_bytes)
         for in_thread in (~in_backward, in_backward)
-        for mask, size_bytes in kinds
+        for mask, size_bytes in workspace_kinds(trace, ops, generation, matmul)
         if len(nodes := np.flatnonzero(mask & in_thread))
     ]
     return sorted(found, key=lambda workspace: workspace.node)
+
+
+def workspace_kinds(
+    trace: Trace, ops: Sequence[str], generation: Generation, matmul: NDArray[np.bool_] | None = None
+) -> list[tuple[NDArray[np.bool_], int]]:
+    """Return for each kind of workspace the nodes [N] that need one, and its bytes."""
+    if matmul is None:
+        matmul = op_mask(trace, ops, CUBLAS_OPS)
+    return [
+        (matmul, generation.cublas_workspace_bytes),
+        (matmul & op_mask(trace, ops, LT_OPS), LT_WORKSPACE_BYTES),
+    ]

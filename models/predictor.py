@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 import orjson
 
-from peakcast.featurizer.prior import Prior, simulate, source_plan
+from peakcast.featurizer.prior import Prior, derivation, simulate
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import QUANTITIES
@@ -243,13 +243,13 @@ class Predictor:
 
 
 def _simulated(spec: GraphSpec, plans: Sequence[str], run: RunSpec, device: DeviceSpec) -> list[Prior]:
-    """Simulate plans; those derived from the same trace take the same, and are simulated once."""
-    by_trace: dict[str, Prior] = {}
+    """Simulate plans; those derived alike from the same trace take the same, and are simulated once."""
+    known: dict[tuple[str, bool], Prior] = {}
     for plan in plans:
-        trace_plan = source_plan(spec, plan)
-        if trace_plan not in by_trace:
-            by_trace[trace_plan] = simulate(spec, plan, run, device)
-    return [replace(by_trace[source_plan(spec, plan)], plan=plan) for plan in plans]
+        key = derivation(spec, plan)
+        if key not in known:
+            known[key] = simulate(spec, plan, run, device)
+    return [replace(known[derivation(spec, plan)], plan=plan) for plan in plans]
 
 
 @lru_cache(maxsize=4)
