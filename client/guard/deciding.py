@@ -20,7 +20,7 @@ from peakcast.client.guard.policy import Policy
 from peakcast.client.guard.ranks import Ranks, adopted, proposal_of
 from peakcast.client.guard.spare_process import Captured, SpareProcess
 from peakcast.client.guard.step_description import ONLY_FORWARD, Described, describe
-from peakcast.client.guard.verdict import Verdict
+from peakcast.client.guard.verdict import Verdict, likeliest
 from peakcast.featurizer.allocator_config import AllocatorConfig
 from peakcast.featurizer.capture.isolated import CaptureError
 from peakcast.featurizer.run import DeviceSpec, RunSpec
@@ -28,10 +28,11 @@ from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import GPU
 from peakcast.featurizer.workspace import CONTEXT_BYTES, LIBRARIES_BYTES
 from peakcast.models.decision import available_bytes
-from peakcast.models.prediction import Prediction
+from peakcast.models.prediction import PlanPrediction, Prediction
 
 _log = logging.getLogger(__name__)
 _OVERHEAD_BYTES = CONTEXT_BYTES + LIBRARIES_BYTES
+_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,20 +204,22 @@ class _Question:
         return self._answers[-1].decision.plan is not None
 
     def verdict(self) -> Verdict:
-        """Return the verdict: what the last answer decided, or the plan of all that requires least."""
+        """Return the verdict: what the last answer decided, or of all plans the one that likely fits."""
         decision = self._answers[-1].decision
-        required = {plan.plan: plan.required.upper_bytes for answer in self._answers for plan in answer.plans}
+        told = {plan.plan: plan for answer in self._answers for plan in answer.plans}
+        expected = {name: plan.required.expected_bytes for name, plan in told.items()}
         if decision.plan is None:
-            smallest = min(required, key=lambda plan: required[plan])
-            plan, action = smallest, "smallest"
+            plan, action = likeliest([*told], expected, self._room_bytes), "smallest"
+            reason = _nothing_fits(told, told[plan], self._room_bytes, self._answers[-1].risk)
         else:
-            plan, action = decision.plan, decision.action
+            plan, action, reason = decision.plan, decision.action, decision.reason
         return Verdict(
             plan=plan,
             action=action,  # type: ignore[arg-type]  # "refuse" comes without a plan
-            reason=decision.reason,
+            reason=reason,
             graph_id=self._answers[0].graph_id,
-            required=required,
+            required={name: plan.required.upper_bytes for name, plan in told.items()},
+            expected=expected,
             room_bytes=self._room_bytes,
             statics_bytes=self._statics_bytes,
             assumptions=tuple(self._assumed),
@@ -227,6 +230,18 @@ class _Question:
             device=self._device,
             run=self._run,
         )
+
+
+def _nothing_fits(told: Mapping[str, PlanPrediction], taken: PlanPrediction, room_bytes: int, risk: float) -> str:
+    """Say what every plan needs, and why `taken` is the one that likely fits."""
+    needs = ", ".join(
+        f"{name} (expected {plan.required.expected_bytes / _GIB:.2f}, at most {plan.required.upper_bytes / _GIB:.2f})"
+        for name, plan in told.items()
+    )
+    is_expected_to_fit = taken.required.expected_bytes <= room_bytes
+    why = "is the fastest that is expected to fit" if is_expected_to_fit else "is expected to need least"
+    doubts = f" [{taken.confidence}: {'; '.join(taken.doubts)}]" if taken.doubts else ""
+    return f"no plan fits in {max(room_bytes, 0) / _GIB:.2f} GiB at risk {risk:g}: {needs}; {taken.plan} {why}{doubts}"
 
 
 def _statics_bytes(spec: GraphSpec, plan: str) -> int:

@@ -24,7 +24,7 @@ from peakcast.client.guard.reporting import Reports
 from peakcast.client.guard.second_look import DoesNotFitError, RegionPeak, ended_by_second_look
 from peakcast.client.guard.signature import Signature, autocast_dtype, signature_of
 from peakcast.client.guard.step_description import UnderAutocast
-from peakcast.client.guard.verdict import Verdict, more_careful, next_smaller
+from peakcast.client.guard.verdict import Verdict
 from peakcast.client.metrics.metrics import CLIENT
 from peakcast.client.recompiles.report import RecompileReport
 from peakcast.client.recompiles.watch import RecompileWatch
@@ -225,9 +225,9 @@ class Guard:
                 told = str(ended)
             # Outside the except block, whose error holds the compiler's frames.
             rng.put_back()
-            smaller = next_smaller(self.plan, self.plans, verdict.required)
+            smaller = verdict.next_after(self.plan, self.plans, any_left=False)
             assert smaller is not None  # or the second look would have let it pass
-            verdict = verdict.falling_to(smaller, told)
+            verdict = verdict.falling_to(smaller, told, failed=self.plan)
             self.counts["fall_backs"] += 1
             CLIENT.observe_fall_back("second_look")
             self._verdicts[signature] = verdict
@@ -266,7 +266,7 @@ class Guard:
         if verdict.action == "smallest":
             if self.policy.nothing_fits == "refuse":
                 self._refuse(verdict, call)
-            self._warn_once("smallest", "%s; running %s, which requires least", verdict.reason, verdict.plan)
+            self._warn_once("smallest", "%s; running %s", verdict.reason, verdict.plan)
         return verdict
 
     def _follow(self, verdict: Verdict, ranks: Ranks) -> Verdict:
@@ -297,7 +297,7 @@ class Guard:
         self.decision = verdict
         self._looked_bytes = 0
         degraded = self._degradation.plan
-        plan = verdict.plan if degraded == "full" else more_careful(verdict.plan, degraded)
+        plan = verdict.plan if degraded == "full" else verdict.after_trouble(degraded)
         self.counts["switches"] += plan != self.plan
         self._reports.runs(verdict, plan)
         try:
@@ -306,13 +306,13 @@ class Guard:
             self._warn_once("switch", "plan %s cannot be put on the model: %s", verdict.plan, _first_line(error))
 
     def _fall_back(self) -> bool:
-        """Turn to a plan that needs less, after a step ran out of memory; False where there is none."""
+        """Turn to a plan that may need less, after a step ran out of memory; False where every one has failed."""
         if self._signature is None or self.decision is None:
             return False
-        smaller = next_smaller(self.plan, self.plans, self.decision.required)
-        if smaller is None:
+        next_plan = self.decision.next_after(self.plan, self.plans, any_left=True)
+        if next_plan is None:
             return False
-        verdict = self.decision.falling_to(smaller, f"{self.plan} ran out of memory")
+        verdict = self.decision.falling_to(next_plan, f"{self.plan} ran out of memory", failed=self.plan)
         self._verdicts[self._signature] = verdict
         self.counts["fall_backs"] += 1
         self.counts["rescues"] += 1
@@ -361,7 +361,7 @@ class Guard:
         self.counts["second_looks"] += 1
         seen_bytes = verdict.statics_bytes + region.peak_bytes
         self._looked_bytes = max(self._looked_bytes, seen_bytes)
-        if seen_bytes > verdict.room_bytes and next_smaller(self.plan, self.plans, verdict.required) is not None:
+        if seen_bytes > verdict.room_bytes and verdict.next_after(self.plan, self.plans, any_left=False) is not None:
             phase = "backward" if region.is_backward else "forward"
             raise DoesNotFitError(
                 f"inductor's own plan of the {phase} needs {seen_bytes / _GIB:.2f} GiB under {self.plan}, and "

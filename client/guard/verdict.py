@@ -8,10 +8,10 @@ from typing import Literal
 
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
-from peakcast.models.decision import plan_kind
+from peakcast.models.decision import plan_kind, speed_of
 from peakcast.models.prediction import PlanPrediction, Prediction
 
-# "unknown": nobody could say, so the plan wanted runs. "smallest": nothing fits, so what needs least runs.
+# "unknown": nobody could say, so the plan wanted runs. "smallest": nothing is sure to fit, so what likely does runs.
 Action = Literal["compile", "fall_back", "smallest", "refuse", "unknown"]
 
 # By how much memory plans of a kind usually take, most first: for what no prediction was made of.
@@ -30,9 +30,9 @@ _USUALLY = (
 class Verdict:
     """The plan that runs, and why.
 
-    `required` maps plans to the upper bound of the bytes they require, as far as they were predicted; `assumptions`
-    says what was not known of the step; `asked_s` and `captured_s` are what the decision took. `specs`, `device` and
-    `run` are what was asked about.
+    `required` maps plans to the upper bound of the bytes they require, `expected` to what they are expected to, as far
+    as they were predicted; `failed` names those that did not fit in fact; `assumptions` says what was not known of the
+    step; `asked_s` and `captured_s` are what the decision took. `specs`, `device` and `run` are what was asked about.
     """
 
     plan: str
@@ -40,6 +40,8 @@ class Verdict:
     reason: str
     graph_id: str | None = None
     required: Mapping[str, int] = field(default_factory=dict)
+    expected: Mapping[str, int] = field(default_factory=dict)
+    failed: frozenset[str] = frozenset()
     room_bytes: int | None = None
     statics_bytes: int | None = None
     assumptions: tuple[str, ...] = ()
@@ -59,24 +61,54 @@ class Verdict:
         wanted = plan or self.plan
         return next((p for answer in self.predictions for p in answer.plans if p.plan == wanted), None)
 
-    def falling_to(self, plan: str, reason: str) -> Verdict:
-        """Return the verdict after falling back to another plan at run time."""
-        return replace(self, plan=plan, action="fall_back", reason=reason)
+    def falling_to(self, plan: str, reason: str, *, failed: str | None = None) -> Verdict:
+        """Return the verdict after falling back to another plan at run time, from one that `failed` to fit."""
+        known = self.failed if failed is None else self.failed | {failed}
+        return replace(self, plan=plan, action="fall_back", reason=reason, failed=known)
 
+    def next_after(self, plan: str, plans: Sequence[str], *, any_left: bool) -> str | None:
+        """Return the plan to turn to when `plan` did not fit, or None where none is left.
 
-def next_smaller(plan: str, plans: Sequence[str], required: Mapping[str, int]) -> str | None:
-    """Return the plan to turn to when `plan` did not fit, or None where no other needs less.
-
-    Of the plans predicted to require less it is the one that requires most; the others follow by their kind.
-    """
-    own_bytes = required.get(plan)
-    if own_bytes is not None:
-        less = [name for name in plans if required.get(name, own_bytes) < own_bytes]
+        Its bound was wrong by then, so what others are expected to require decides, not their bounds: the fastest of
+        those expected to fit and to require less than each that failed, then those that should require less, whatever
+        usually does among plans without a prediction and, with `any_left`, every other one, least first.
+        """
+        failed = self.failed | {plan}
+        left = [name for name in plans if name not in failed]
+        least_bytes = min((self.expected[name] for name in failed if name in self.expected), default=None)
+        known = [name for name in left if name in self.expected]
+        less = [name for name in known if least_bytes is None or self.expected[name] < least_bytes]
         if less:
-            return max(less, key=lambda name: required[name])
-    unknown = [name for name in plans if name != plan and (own_bytes is None or name not in required)]
-    later = [name for name in unknown if _careful(name) > _careful(plan)]
-    return min(later, key=_careful, default=None)
+            return likeliest(less, self.expected, self.room_bytes)
+        unknown = [name for name in left if name not in self.expected]
+        later = [name for name in unknown if _careful(name) > _careful(plan)]
+        if later:
+            return min(later, key=_careful)
+        if not any_left:
+            return None
+        if known:
+            return min(known, key=lambda name: self.expected[name])
+        return max(unknown, key=_careful, default=None)
+
+    def after_trouble(self, ladder: str) -> str:
+        """Return the plan for a run that has gone down a ladder to `ladder`: none that failed, or likely would."""
+        careful = more_careful(self.plan, ladder)
+        if careful in self.failed:
+            return self.plan
+        if self.plan in self.expected and careful in self.expected:
+            needs_more = self.expected[careful] > self.expected[self.plan]
+            # After a plan has failed, what was free then says little.
+            if needs_more and (self.failed or self.room_bytes is None or self.expected[careful] > self.room_bytes):
+                return self.plan
+        return careful
+
+
+def likeliest(plans: Sequence[str], expected: Mapping[str, int], room_bytes: int | None) -> str:
+    """Return the fastest of the plans that are expected to fit, or where none is, the one expected to require least."""
+    fitting = [plan for plan in plans if room_bytes is not None and expected[plan] <= room_bytes]
+    if fitting:
+        return max(fitting, key=lambda plan: speed_of(plan, {}))
+    return min(plans, key=lambda plan: expected[plan])
 
 
 def more_careful(first: str, second: str) -> str:

@@ -35,7 +35,7 @@ class StepNotRepeatableError(RuntimeError):
 
 
 class NothingSmallerError(torch.OutOfMemoryError):
-    """Out of memory, and there is no plan to fall back to that needs less."""
+    """Out of memory, and there is no plan to fall back to that may need less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Rescue:
                 ran_out,
             )
         if not self._on_out_of_memory():
-            raise _explained(NothingSmallerError(f"no plan needs less: {ran_out.message}"), ran_out)
+            raise _explained(NothingSmallerError(f"no other plan is left: {ran_out.message}"), ran_out)
         if lost:
             more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
             raise _explained(
@@ -146,7 +146,7 @@ class Rescue:
             )
         self.rescues += 1
         if first:
-            _log.warning("a step ran out of memory (%s): it is run again under a plan that needs less", ran_out.message)
+            _log.warning("a step ran out of memory (%s): it is run again under another plan", ran_out.message)
         # Last: compiling under the new plan may have drawn.
         start.rng.put_back()
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import torch
 from guarded import Training, card, eager_losses
+from limited_memory import LimitedMemory
 from serving import Served, serving
 from torch._inductor.utils import fresh_cache
 
@@ -21,9 +23,13 @@ import peakcast
 from peakcast.client.guard.guard import NothingFitsError
 from peakcast.client.guard.policy import Policy
 from peakcast.client.guard.second_look import config_patches
+from peakcast.client.rescue.rescue import NothingSmallerError
+from peakcast.featurizer.capture.plans import install
+from peakcast.featurizer.run import DeviceSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.workspace import CONTEXT_BYTES, LIBRARIES_BYTES
-from peakcast.models.prediction import Expectation
+from peakcast.models.decision import available_bytes, decide
+from peakcast.models.prediction import Expectation, PlanPrediction
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
@@ -76,14 +82,19 @@ def test_the_plan_that_fits_is_found_and_refusing_is_a_policy(caplog: pytest.Log
         with caplog.at_level(logging.WARNING, "peakcast"):
             losses = training.losses(guard.step)
         required = dict(guard.decision.required)
-        smallest = min(required, key=lambda plan: required[plan])
-        assert set(required) == set(policy.plans)
+        expected = dict(guard.decision.expected)
+        smallest = min(expected, key=lambda plan: expected[plan])
+        assert set(required) == set(expected) == set(policy.plans)
         assert (guard.plan, guard.decision.action) == (smallest, "smallest")
-    assert len([record for record in caplog.records if "which requires least" in record.message]) == 1
+    told = [record.message for record in caplog.records if "no plan fits in" in record.message]
+    assert len(told) == 1
+    assert told[0].endswith(f"; {smallest} is expected to need least; running {smallest}")
+    assert all(f"{plan} (expected " in told[0] for plan in policy.plans)
     again = Training(width=64)
     assert losses == pytest.approx(again.losses(lambda step: step()), rel=1e-5)
 
     # Context and libraries are taken off the card first: what is left for the step holds the smallest plan alone.
+    smallest = min(required, key=lambda plan: required[plan])
     overhead_bytes = TINY.total_bytes - guard.decision.room_bytes
     others = [size for plan, size in required.items() if plan != smallest]
     assert min(others) > required[smallest]
@@ -170,6 +181,45 @@ def test_a_step_that_runs_out_of_memory_is_rescued_under_the_next_plan() -> None
         assert guard.decision.reason == "eager ran out of memory"
 
 
+def test_after_running_out_plans_with_larger_bounds_are_tried_too(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is sure to fit, the fastest that is expected to runs out in fact, and the other one lives."""
+    plans = ("eager", "eager:checkpoint")
+
+    def training() -> Training:
+        return Training(width=64, depth=8)
+
+    peaks = {}
+    for plan in plans:
+        whole = training()
+        undo = install(whole.model, plan)
+        with LimitedMemory() as memory:
+            whole.step_on(2048)()
+        undo()
+        peaks[plan] = memory.peak_bytes
+    limit_bytes = (peaks["eager"] + peaks["eager:checkpoint"]) // 2
+    assert peaks["eager:checkpoint"] < limit_bytes < peaks["eager"]
+
+    little = card(CONTEXT_BYTES + LIBRARIES_BYTES + (8 << 20))
+    told = {"eager": (5 << 20, 50 << 20), "eager:checkpoint": (7 << 20, 60 << 20)}
+    whole = training()
+    policy = Policy(plans=plans, ask_time=timedelta(seconds=30))
+    with (
+        answering(told) as server,
+        peakcast.guard(whole.model, whole.optimizer, server=server, device=little, policy=policy) as guard,
+        caplog.at_level(logging.WARNING, "peakcast"),
+    ):
+        step = whole.step_on(2048)
+        with LimitedMemory(limit_bytes):
+            loss = guard.step(step)
+        assert guard.plan == "eager:checkpoint"
+        assert guard.counts["rescues"] == 1
+        assert (guard.decision.failed, guard.decision.reason) == (frozenset({"eager"}), "eager ran out of memory")
+        with LimitedMemory(1 << 20), pytest.raises(NothingSmallerError, match="no other plan is left"):
+            guard.step(step)
+    assert loss == pytest.approx(training().step_on(2048)(), rel=1e-6)
+    assert "; eager is the fastest that is expected to fit; running eager" in caplog.text
+
+
 @pytest.mark.slow
 def test_a_slow_step_goes_one_plan_down_and_quiet_brings_the_plan_back() -> None:
     """A step over the limit degrades the full graph to hybrid; after the quiet period the full graph is tried."""
@@ -235,8 +285,15 @@ def test_the_second_look_overrules_a_prediction_that_is_far_too_low(honest_but_l
 @pytest.fixture
 def honest_but_low() -> Iterator[str]:
     """Give a server whose answers have the right form, and bytes of nearly nothing."""
+    with answering({"inductor": (1, 1), "eager": (1, 1)}) as url:
+        yield url
 
-    class Low(BaseHTTPRequestHandler):
+
+@contextlib.contextmanager
+def answering(told: Mapping[str, tuple[int, int]]) -> Iterator[str]:
+    """Serve answers that give each plan these bytes, expected and at most, for every quantity; yield the URL."""
+
+    class Telling(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers["Content-Encoding"] == "gzip":
@@ -244,12 +301,13 @@ def honest_but_low() -> Iterator[str]:
             asked = json.loads(content)
             status, reply = 404, json.dumps({"error": {"code": "graph_unknown", "message": "send it"}}).encode()
             if "graph" in asked:
-                told = peakcast.predict(GraphSpec.from_json(asked["graph"]), plans=asked["plans"])
-                nothing = Expectation(expected_bytes=1, upper_bytes=1)
-                low = dict.fromkeys(("required", "device", "steady_allocated", "steady_reserved"), nothing)
-                low |= {"first_allocated": nothing, "first_reserved": nothing}
-                plans = tuple(plan.model_copy(update={**low, "fits": True}) for plan in told.plans)
-                status, reply = 200, told.model_copy(update={"plans": plans}).model_dump_json().encode()
+                device = DeviceSpec.model_validate(asked["device"])
+                answer = peakcast.predict(GraphSpec.from_json(asked["graph"]), plans=asked["plans"], device=device)
+                room_bytes = available_bytes(device, CONTEXT_BYTES + LIBRARIES_BYTES)
+                plans = tuple(_with_bytes(plan, *told[plan.plan], room_bytes) for plan in answer.plans)
+                decision = decide(plans, room_bytes=room_bytes, risk=answer.risk)
+                answer = answer.model_copy(update={"plans": plans, "decision": decision})
+                status, reply = 200, answer.model_dump_json().encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(reply)))
             self.end_headers()
@@ -258,7 +316,7 @@ def honest_but_low() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    server = HTTPServer(("127.0.0.1", 0), Low)
+    server = HTTPServer(("127.0.0.1", 0), Telling)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -267,3 +325,10 @@ def honest_but_low() -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def _with_bytes(plan: PlanPrediction, expected_bytes: int, upper_bytes: int, room_bytes: int) -> PlanPrediction:
+    same = Expectation(expected_bytes=expected_bytes, upper_bytes=upper_bytes)
+    every = dict.fromkeys(("required", "device", "steady_allocated", "steady_reserved"), same)
+    every |= {"first_allocated": same, "first_reserved": same}
+    return plan.model_copy(update={**every, "fits": upper_bytes <= room_bytes, "doubts": ()})

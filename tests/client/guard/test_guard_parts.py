@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +27,7 @@ from peakcast.client.guard.step_description import (
     describe,
     likely_loss,
 )
-from peakcast.client.guard.verdict import next_smaller
+from peakcast.client.guard.verdict import Verdict, likeliest
 from peakcast.featurizer.capture.ship import pack
 from peakcast.featurizer.capture.workload import Workload
 from peakcast.featurizer.plans import parse_plan
@@ -97,17 +98,81 @@ def test_what_fits_for_a_call_fits_for_a_smaller_one() -> None:
     assert not large.covers(signature(1, training=False))
 
 
-def test_the_next_plan_is_the_one_predicted_to_need_most_of_those_that_need_less() -> None:
-    """A smaller budget that needs more is passed over; without predictions the kind of plan decides."""
-    required = {"inductor": 100, "inductor:budget=0.7": 80, "inductor:budget=0.4": 120, "eager": 90}
-    assert next_smaller("inductor", DEFAULT_PLANS, required) == "eager"
-    assert next_smaller("eager", DEFAULT_PLANS, required) == "inductor:budget=0.7"
-    # Nothing predicted needs less than 80: of what was not predicted, what usually needs less.
-    assert next_smaller("inductor:budget=0.7", DEFAULT_PLANS, required) == "hybrid"
-    assert next_smaller("inductor", DEFAULT_PLANS, {}) == "inductor:budget=0.7"
-    assert next_smaller("inductor:budget=0.7", DEFAULT_PLANS, {}) == "inductor:budget=0.4"
-    assert next_smaller("eager", DEFAULT_PLANS, {}) == "eager:checkpoint"
-    assert next_smaller("eager:checkpoint", DEFAULT_PLANS, {}) is None
+def test_where_nothing_is_sure_to_fit_the_fastest_that_likely_fits_runs() -> None:
+    """Of the plans expected to fit the fastest, else the one expected to need least; bounds do not count."""
+    expected = {"inductor": 456, "inductor:budget=0.7": 410, "inductor:budget=0.4": 405, "eager:checkpoint": 462}
+    assert likeliest([*expected], expected, 425) == "inductor:budget=0.7"
+    assert likeliest([*expected], expected, 460) == "inductor"
+    assert likeliest([*expected], expected, 400) == "inductor:budget=0.4"
+    assert likeliest([*expected], expected, -1) == "inductor:budget=0.4"
+
+
+def test_after_running_out_every_plan_has_its_turn() -> None:
+    """First the fastest that is expected to fit in less than what failed, then the others, least first."""
+    expected = {
+        "inductor": 456,
+        "inductor:budget=0.7": 410,
+        "inductor:budget=0.4": 405,
+        "hybrid": 900,
+        "eager": 705,
+        "eager:checkpoint": 440,
+    }
+    verdict = Verdict("inductor", "smallest", "", required=dict.fromkeys(expected, 1000), expected=expected)
+    assert _turns(replace(verdict, room_bytes=425)) == [
+        "inductor",
+        "inductor:budget=0.7",
+        "inductor:budget=0.4",
+        "eager:checkpoint",
+        "eager",
+        "hybrid",
+    ]
+    # All that need less are expected to fit: by speed. Eager would fit too, but needs more than what has failed.
+    assert _turns(replace(verdict, room_bytes=800))[1:4] == [
+        "inductor:budget=0.7",
+        "inductor:budget=0.4",
+        "eager:checkpoint",
+    ]
+
+
+def test_plans_without_a_prediction_follow_by_what_they_usually_need() -> None:
+    """What usually needs less comes next; what usually needs more comes last, the most careful of it first."""
+    assert _turns(Verdict("inductor", "unknown", "")) == list(DEFAULT_PLANS)
+    assert _turns(Verdict("hybrid", "unknown", "")) == [
+        "hybrid",
+        "eager",
+        "eager:checkpoint",
+        "inductor:budget=0.4",
+        "inductor:budget=0.7",
+        "inductor",
+    ]
+    only_wanted = Verdict("inductor", "compile", "", expected={"inductor": 456}, room_bytes=800)
+    assert _turns(only_wanted) == list(DEFAULT_PLANS)
+
+
+def test_a_compile_is_ended_only_for_a_plan_that_should_need_less() -> None:
+    """Nothing is compiled in vain: where every other plan is expected to need more, the plan goes on."""
+    verdict = Verdict("inductor", "smallest", "", expected={"inductor": 456, "eager": 705}, room_bytes=425)
+    assert verdict.next_after("inductor", ("inductor", "eager"), any_left=False) is None
+    assert verdict.next_after("inductor", ("inductor", "eager"), any_left=True) == "eager"
+
+
+def test_trouble_leads_down_to_no_plan_that_failed_or_likely_will() -> None:
+    """Down the ladder, unless the plan there has failed or is expected to need more than is free."""
+    verdict = Verdict("inductor", "compile", "", expected={"inductor": 456, "hybrid": 900}, room_bytes=1000)
+    assert verdict.after_trouble("hybrid") == "hybrid"
+    assert replace(verdict, room_bytes=800).after_trouble("hybrid") == "inductor"
+    assert replace(verdict, failed=frozenset({"eager"})).after_trouble("hybrid") == "inductor"
+    assert verdict.after_trouble("eager") == "eager"
+    assert replace(verdict, failed=frozenset({"eager"})).after_trouble("eager") == "inductor"
+
+
+def _turns(verdict: Verdict) -> list[str]:
+    """Return the plans in the order of their turns, where each one runs out of memory."""
+    turns = [verdict.plan]
+    while (following := verdict.next_after(turns[-1], DEFAULT_PLANS, any_left=True)) is not None:
+        verdict = verdict.falling_to(following, "ran out", failed=turns[-1])
+        turns.append(following)
+    return turns
 
 
 @pytest.fixture(scope="module")

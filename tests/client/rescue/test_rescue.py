@@ -214,7 +214,7 @@ def test_other_errors_pass_untouched() -> None:
 def test_nothing_smaller_reads_as_an_out_of_memory_error() -> None:
     """Who catches torch's error catches this one."""
     raising = Raising("forward")
-    with pytest.raises(torch.OutOfMemoryError, match=r"no plan needs less: .*2\.00 GiB") as caught:
+    with pytest.raises(torch.OutOfMemoryError, match=r"no other plan is left: .*2\.00 GiB") as caught:
         Rescue(lambda: False).run(lambda: raising.at("forward"))
     assert isinstance(caught.value, NothingSmallerError)
     assert is_out_of_memory(caught.value)
