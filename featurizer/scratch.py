@@ -31,6 +31,11 @@ _WARP: Final = 32
 _VALUES_PER_THREAD: Final = (16, 256)  # fewest, most
 _SUMS: Final = frozenset({"sum", "mean"})
 _COPIES: Final = frozenset({"_to_copy"})
+# FSDP packs the gradients of a block with it, to be reduced over ranks, and frees them.
+_PACKS: Final = frozenset({"chunk_cat"})
+# DDP copies them into its buckets, and frees them where the gradients are views of the buckets.
+_FILLS: Final = frozenset({"copy_"})
+_REDUCES: Final = frozenset({"allreduce_"})
 
 
 @lru_cache(maxsize=4096)  # a model repeats its layers' sizes
@@ -129,15 +134,28 @@ def _convolutions(trace: Trace, spec: GraphSpec) -> tuple[list[int], list[int]]:
 
 
 def _gradient_sums(trace: Trace, ops: Sequence[str]) -> Int32:
-    """Return the eager sums on the GPU whose result is a gradient, or is cast into one."""
-    is_gradient = trace.storages.role == GRADIENT
+    """Return the eager sums on the GPU whose result is a gradient, is cast into one, or goes where ranks reduce it."""
     eager = (trace.region < 0) & (trace.device == GPU)
+    is_gradient = _becomes_gradient(trace, ops, eager)
     copies = _filled(trace.inputs, _filled(trace.outputs, np.flatnonzero(_named(trace, ops, _COPIES) & eager)))
     becomes = copies[is_gradient[_first(trace.outputs, copies)]]
-    is_gradient = is_gradient.copy()
     is_gradient[_first(trace.inputs, becomes)] = True
     sums = _filled(trace.outputs, np.flatnonzero(_named(trace, ops, _SUMS) & eager))
     found: Int32 = sums[is_gradient[_first(trace.outputs, sums)]].astype(np.int32)
+    return found
+
+
+def _becomes_gradient(trace: Trace, ops: Sequence[str], eager: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark the storages [S] that are gradients, or are copied into what ranks reduce."""
+    found: NDArray[np.bool_] = trace.storages.role == GRADIENT
+    reduced = np.zeros_like(found)
+    for node in np.flatnonzero(_named(trace, ops, _REDUCES)).tolist():
+        reduced[trace.inputs.row(node)] = True
+    fills = _filled(trace.outputs, np.flatnonzero(_named(trace, ops, _FILLS) & eager))
+    fills = fills[reduced[_first(trace.outputs, fills)]]
+    packs = np.flatnonzero(_named(trace, ops, _PACKS) & eager)
+    for node in (*fills.tolist(), *packs.tolist()):
+        found[trace.inputs.row(node)] = True
     return found
 
 

@@ -11,7 +11,7 @@ from handmade import MIB, Sketch
 from peakcast.featurizer.lifetimes import Lifetimes, observed_lifetimes
 from peakcast.featurizer.scratch import leading_sum_scratch_bytes, with_scratch
 from peakcast.featurizer.trace import Trace
-from peakcast.featurizer.vocabulary import BACKWARD, CPU, GPU, GRADIENT, INPUT, PARAMETER
+from peakcast.featurizer.vocabulary import BACKWARD, BUFFER, CPU, GPU, GRADIENT, INPUT, PARAMETER
 from peakcast.featurizer.workspace import generation_of
 
 HOPPER = generation_of("NVIDIA H200")
@@ -77,6 +77,23 @@ def test_so_does_one_that_is_cast_to_a_gradient() -> None:
     """Under autocast the sum is cast to the parameter's type afterwards."""
     sketch = bias_gradient(role=INPUT)
     sketch.node("aten._to_copy.default", 4096 * 4, phase=BACKWARD, role=GRADIENT, reads=[1])
+    assert extra_bytes(sketch) == [128 * MIB]
+
+
+def test_so_does_one_that_ddp_copies_into_a_bucket() -> None:
+    """Where gradients are views of the buckets, the sum itself is freed: the bucket is what ranks reduce."""
+    sketch = bias_gradient(role=INPUT)
+    bucket = sketch.start(MIB, BUFFER)
+    sketch.node("aten.copy_.default", phase=BACKWARD, reads=[bucket, 1], writes=[bucket])
+    sketch.node("c10d.allreduce_.default", phase=BACKWARD, reads=[bucket])
+    assert extra_bytes(sketch) == [128 * MIB]
+
+
+def test_so_does_one_that_fsdp_packs_to_be_reduced() -> None:
+    """All gradients of a block go into one buffer, from where they are scattered; cast or not."""
+    sketch = bias_gradient(role=INPUT)
+    sketch.node("aten._to_copy.default", 4096 * 2, phase=BACKWARD, role=INPUT, reads=[1])
+    sketch.node("fsdp.chunk_cat.default", 4096 * 4, phase=BACKWARD, reads=[2])
     assert extra_bytes(sketch) == [128 * MIB]
 
 
