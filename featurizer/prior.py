@@ -14,6 +14,7 @@ from peakcast.featurizer.cuda_graphs import graphed
 from peakcast.featurizer.lifetimes import Lifetimes, StepEvents, observed_lifetimes, step_events
 from peakcast.featurizer.peak import Parts, Peak, PeakTensor, locate
 from peakcast.featurizer.plans import parse_plan
+from peakcast.featurizer.replaced_buckets import with_replaced_buckets
 from peakcast.featurizer.scratch import with_scratch
 from peakcast.featurizer.steps import Steps
 from peakcast.featurizer.trace import Int64, Trace
@@ -51,6 +52,7 @@ class Prior:
     is_known_device: bool  # False: the workspace of an unknown card is a guess
     is_native_allocator: bool  # False: the driver's pool is not simulated, reserved and required are a guess
     steps: Steps
+    replacing: Steps | None = None  # the same where DDP's first buckets outlive their replacement; None: no buckets
 
     @property
     def parts(self) -> Parts:
@@ -79,8 +81,15 @@ class Prior:
 
     @cached_property
     def required_bytes(self) -> int:
-        """The smallest limit under which the steps run. Costs several simulations at the first call."""
-        return self.steps.required_bytes
+        """The smallest limit under which the steps run, come what may. Costs several simulations at the first call."""
+        worst_bytes = 0 if self.replacing is None else self.replacing.required_bytes
+        return max(self.steps.required_bytes, worst_bytes)
+
+    @property
+    def most_allocated_bytes(self) -> int:
+        """Peak bytes of live blocks over steps 2 to 4 where DDP's first buckets outlive their replacement."""
+        worst_bytes = 0 if self.replacing is None else self.replacing.peaks.steady_allocated_bytes
+        return max(self.steady_allocated_bytes, worst_bytes)
 
     @property
     def overhead_bytes(self) -> int:
@@ -153,6 +162,7 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
         first = step_events(trace, lifetimes, workspaces, is_first=is_fresh)
         steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()
         steps = Steps(first, steady, config)
+    replaced = with_replaced_buckets(first, steady, trace, spec.ops, lifetimes.time)
     peaks = steps.peaks
     if run.step_of_interest == "steady":
         peak = locate(steady, lifetimes, peaks.steady_tensor, peaks.steady_allocated_bytes)
@@ -169,6 +179,7 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
         is_known_device=generation.is_known,
         is_native_allocator=config.is_native,
         steps=steps,
+        replacing=None if replaced is None else Steps(*replaced, config),
     )
 
 

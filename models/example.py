@@ -56,6 +56,7 @@ class Example:
     peak_step: int
     context_K: Singles
     facts: Facts
+    most_allocated_bytes: int = 0  # in a steady step where a rank is unlucky; 0: luck has no part in it
 
     @property
     def floor_bytes(self) -> Floats:
@@ -91,6 +92,7 @@ def make_example(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device:
         peak_step=peak_step,
         context_K=_context(plan, run, prior_bytes[0], len(trace)),
         facts=facts_of(spec, plan, prior, run, device),
+        most_allocated_bytes=0 if prior.replacing is None else prior.most_allocated_bytes,
     )
 
 

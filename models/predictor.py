@@ -280,12 +280,14 @@ def ordered(bytes_PQ: Floats, examples: Sequence[Example]) -> Floats:
     """Return the bytes with what must hold put right.
 
     Nothing below the parameters and optimizer state; reserved at least allocated; required between the larger of the
-    allocated and the larger of the reserved, since the allocator gives cached blocks back before it fails.
+    allocated and the larger of the reserved, since the allocator gives cached blocks back before it fails; never below
+    what a rank without luck allocates.
     """
     result = np.maximum(bytes_PQ, np.stack([example.floor_bytes for example in examples]))
     result[:, STEADY_RESERVED] = np.maximum(result[:, STEADY_RESERVED], result[:, STEADY_ALLOCATED])
     result[:, FIRST_RESERVED] = np.maximum(result[:, FIRST_RESERVED], result[:, FIRST_ALLOCATED])
-    least = np.maximum(result[:, STEADY_ALLOCATED], result[:, FIRST_ALLOCATED])
-    most = np.maximum(result[:, STEADY_RESERVED], result[:, FIRST_RESERVED])
+    unlucky = np.array([example.most_allocated_bytes for example in examples], dtype=float)
+    least = np.maximum(np.maximum(result[:, STEADY_ALLOCATED], result[:, FIRST_ALLOCATED]), unlucky)
+    most = np.maximum(np.maximum(result[:, STEADY_RESERVED], result[:, FIRST_RESERVED]), least)
     result[:, REQUIRED] = np.clip(result[:, REQUIRED], least, most)
     return result
