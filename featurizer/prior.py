@@ -10,6 +10,7 @@ import numpy as np
 
 from peakcast.featurizer.accumulate import accumulated_in_place
 from peakcast.featurizer.allocator_config import AllocatorConfig
+from peakcast.featurizer.communicators import communicator_bytes, communicators_of
 from peakcast.featurizer.cuda_graphs import graphed
 from peakcast.featurizer.lifetimes import Lifetimes, StepEvents, observed_lifetimes, step_events
 from peakcast.featurizer.peak import Parts, Peak, PeakTensor, locate
@@ -52,6 +53,7 @@ class Prior:
     is_known_device: bool  # False: the workspace of an unknown card is a guess
     is_native_allocator: bool  # False: the driver's pool is not simulated, reserved and required are a guess
     steps: Steps
+    communicators: int = 0  # process groups that the step uses
     replacing: Steps | None = None  # the same where DDP's first buckets outlive their replacement; None: no buckets
 
     @property
@@ -93,12 +95,12 @@ class Prior:
 
     @property
     def overhead_bytes(self) -> int:
-        """Bytes of the process on the card that the allocator does not see: context and libraries."""
-        return CONTEXT_BYTES + LIBRARIES_BYTES
+        """Bytes of the process on the card that the allocator does not see: context, libraries, communicators."""
+        return CONTEXT_BYTES + LIBRARIES_BYTES + communicator_bytes(self.communicators)
 
     @property
     def device_bytes(self) -> int:
-        """What `nvidia-smi` would show at the peak: reserved, context and libraries."""
+        """What `nvidia-smi` would show at the peak: reserved, context, libraries and communicators."""
         return self.steps.peaks.reserved_bytes + self.overhead_bytes
 
     @property
@@ -179,6 +181,7 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
         is_known_device=generation.is_known,
         is_native_allocator=config.is_native,
         steps=steps,
+        communicators=communicators_of(trace, spec),
         replacing=None if replaced is None else Steps(*replaced, config),
     )
 

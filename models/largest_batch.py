@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from peakcast.featurizer.communicators import communicator_bytes, communicators_of
 from peakcast.featurizer.polynomials import SymbolError
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
@@ -85,7 +86,8 @@ def largest_batch(
     if symbol is None:
         return None
     device = device or DeviceSpec()
-    room_bytes = available_bytes(device, CONTEXT_BYTES + LIBRARIES_BYTES)
+    communicators = max(communicators_of(trace, spec) for trace in spec.traces.values())
+    room_bytes = available_bytes(device, CONTEXT_BYTES + LIBRARIES_BYTES + communicator_bytes(communicators))
     values = dict(symbols or {})
     asked = values.get(BATCH, symbol.hint)
 

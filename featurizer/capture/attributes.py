@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import distributed
 
 aten = torch.ops.aten
+_COLLECTIVES = ("c10d", "_c10d_functional")
 
 
 def attribute_of(func: Any, args: Sequence[Any], *, channels_last: bool = False) -> str:
-    """Describe a convolution's geometry, and what a scatter reduces, as `key=value` pairs; empty for other operators.
+    """Describe as `key=value` pairs a convolution's geometry, what a scatter reduces, the group of a collective.
+
+    Empty for other operators.
 
     `channels_last` says that the compiler lays the convolutions of this graph out so, whatever the tensors look like.
     """
@@ -27,7 +32,19 @@ def attribute_of(func: Any, args: Sequence[Any], *, channels_last: bool = False)
         return f"{described},gradients={wanted}"
     if func in (aten.scatter_reduce.two, aten.scatter_reduce_.two):
         return f"reduce={args[4]}"
+    if getattr(func, "namespace", "") in _COLLECTIVES:
+        return _group(args)
     return ""
+
+
+def _group(args: Sequence[Any]) -> str:
+    """Name the process group: each has a communicator of its own."""
+    for value in args:
+        if isinstance(value, torch.ScriptObject):
+            with contextlib.suppress(RuntimeError, TypeError):  # the kind of reduction comes boxed too
+                return f"group={distributed.ProcessGroup.unbox(value).group_name}"
+    names = [value for value in args if isinstance(value, str)]
+    return f"group={names[-1]}" if names else ""  # after the kind of reduction
 
 
 def _convolution(

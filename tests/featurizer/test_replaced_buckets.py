@@ -1,4 +1,4 @@
-"""DDP's first buckets may live on into the second step: what is expected goes without them, what is required does not."""
+"""DDP's first buckets may live on into the second step: expected bytes go without them, required ones do not."""
 
 from __future__ import annotations
 
