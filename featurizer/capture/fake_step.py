@@ -169,7 +169,7 @@ def whole_steps_on_fake_tensors() -> Iterator[Guesses]:
 
 @contextlib.contextmanager
 def not_looking_like_tracing() -> Iterator[None]:
-    """Hide fake tensors from libraries that run other code when they are traced, for a plan that is not.
+    """Hide fake tensors from libraries that run other code when they are traced.
 
     transformers builds an explicit [B, 1, T, T] attention mask under tracing, and none when it really runs eagerly.
     """

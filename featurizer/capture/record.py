@@ -32,6 +32,8 @@ from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import GRADIENT
 
 Progress = Callable[[str], None]
+# A model that is compiled anew in each step has no steady one: the last is taken as it is.
+_MOST_RECORDINGS = 3
 
 
 def record(
@@ -112,7 +114,10 @@ def _record_step(
     *,
     leaves: FakeTensorMode | None,
 ) -> Recording:
-    """Record the second step. `leaves` is the mode whose tensors a first step may leave behind, such as its loss."""
+    """Record the second step, or the first later one in which nothing is compiled.
+
+    `leaves` is the mode whose tensors a first step may leave behind, such as its loss.
+    """
     clock = StepClock()
     autocast = functools.partial(cuda_autocast, device_type=device.type)
     torch._dynamo.reset()
@@ -126,18 +131,31 @@ def _record_step(
         stack.enter_context(_watched(workload, clock, facts))
         if not parse_plan(plan).compiled:
             stack.enter_context(device)  # not under Dynamo: it would break graphs at the mode
-            stack.enter_context(not_looking_like_tracing())
+        # Under every plan: between compiled parts the step runs eagerly, and within them Dynamo says by itself.
+        stack.enter_context(not_looking_like_tracing())
         workload.run(autocast=autocast)  # the first step: compiles, creates optimizer state
-        gc.collect()
-        tape = backend.tape = Tape(clock)
-        hold_statics(tape, workload, others)
-        if leaves is not None:
-            tape.hold((left() for left in other_fake_tensors(leaves)), None)
-        clock.at_optimizer = lambda: tape.mark(gradients(workload), GRADIENT)
-        with bias_added_in_place(), resizes_noted(tape), tape:  # what is compiled was traced in the first step
-            workload.run(autocast=autocast)
-        tape.mark(gradients(workload), GRADIENT)
+        for _ in range(_MOST_RECORDINGS):
+            gc.collect()
+            tape = backend.tape = Tape(clock)
+            hold_statics(tape, workload, others)
+            if leaves is not None:
+                tape.hold((left() for left in other_fake_tensors(leaves)), None)
+            clock.at_optimizer = functools.partial(_mark_gradients, tape, workload)
+            known = _compiled_graphs()
+            with bias_added_in_place(), resizes_noted(tape), tape:  # what is compiled was traced before
+                workload.run(autocast=autocast)
+            if _compiled_graphs() == known:
+                break  # else it was compiled once more, and the tape holds the tracing too
+        _mark_gradients(tape, workload)
         return tape.stop()
+
+
+def _mark_gradients(tape: Tape, workload: Workload) -> None:
+    tape.mark(gradients(workload), GRADIENT)
+
+
+def _compiled_graphs() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 @contextlib.contextmanager

@@ -25,6 +25,8 @@ PLANS = {
     "lstm": ["eager", "inductor"],
     "stack": ["eager", "inductor", "inductor:budget=0", "hybrid", "eager:checkpoint"],
     "broken_stack": ["inductor"],
+    "settling": ["inductor"],
+    "watchful": ["eager", "hybrid"],
     "only_step": ["inductor"],
 }
 

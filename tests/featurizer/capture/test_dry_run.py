@@ -37,6 +37,20 @@ def test_one_region_for_each_compiled_call(captured: Captured, name: str, plan: 
     assert _calls(trace, BACKWARD) == list(range(calls))[::-1]
 
 
+def test_a_step_that_is_compiled_once_more_is_not_the_one_recorded(captured: Captured) -> None:
+    """Of the second step, which holds its own tracing, nothing is left: one call forward, and nothing beside it."""
+    trace = captured.trace("settling", "inductor")
+    assert len(_calls(trace, FORWARD)) == len(_calls(trace, BACKWARD)) == 1
+    assert (trace.region[trace.phase == FORWARD] >= 0).all()
+
+
+@pytest.mark.parametrize("plan", ["eager", "hybrid"])
+def test_what_runs_eagerly_does_not_look_traced(captured: Captured, plan: str) -> None:
+    """Code that asks for fake tensors between compiled blocks takes the way of a real run: no exponential before them."""
+    ops = captured.ops("watchful", plan)
+    assert ops.index("aten.exp.default") > ops.index("aten.addmm.default")
+
+
 def test_loss_and_optimizer_stay_outside(captured: Captured) -> None:
     """What the compiler does not see runs eagerly, gradients included."""
     trace, ops = captured.trace("stack", "inductor"), captured.ops("stack", "inductor")

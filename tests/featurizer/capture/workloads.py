@@ -407,8 +407,7 @@ class Stack(nn.Module):
         return x
 
 
-def _stack(*, broken: bool) -> Workload:
-    model = Stack(broken=broken)
+def _trained(model: Stack) -> Workload:
     return Workload(
         model, torch.randn(BATCH, WIDTH), loss=torch.sum, optimizer=torch.optim.SGD(model.parameters(), 0.1)
     )
@@ -416,12 +415,45 @@ def _stack(*, broken: bool) -> Workload:
 
 def stack() -> Workload:
     """One graph when compiled whole."""
-    return _stack(broken=False)
+    return _trained(Stack(broken=False))
 
 
 def broken_stack() -> Workload:
     """Break the graph after each block."""
-    return _stack(broken=True)
+    return _trained(Stack(broken=True))
+
+
+class Settling(Stack):
+    """Is another program in its first call: Dynamo compiles it in the first step and in the second."""
+
+    def __init__(self) -> None:
+        super().__init__(broken=False)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add one in the first call, two in all others."""
+        self.calls = min(self.calls + 1, 2)
+        return super().forward(x + self.calls)
+
+
+def settling() -> Workload:
+    """Compile in two steps."""
+    return _trained(Settling())
+
+
+class Watchful(Stack):
+    """Does more work on fake tensors, as transformers' mask does, between its blocks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Take the exponential of what looks like tracing."""
+        from transformers.utils import import_utils
+
+        return super().forward(x.exp() if import_utils.is_fake_tensor(x) else x)
+
+
+def watchful() -> Workload:
+    """Behave in another way when traced."""
+    return _trained(Watchful(broken=False))
 
 
 def only_step() -> Workload:
