@@ -46,7 +46,7 @@ def test_a_step_that_is_compiled_once_more_is_not_the_one_recorded(captured: Cap
 
 @pytest.mark.parametrize("plan", ["eager", "hybrid"])
 def test_what_runs_eagerly_does_not_look_traced(captured: Captured, plan: str) -> None:
-    """Code that asks for fake tensors between compiled blocks takes the way of a real run: no exponential before them."""
+    """Code that asks for fake tensors takes the way of a real run: no exponential before the first block."""
     ops = captured.ops("watchful", plan)
     assert ops.index("aten.exp.default") > ops.index("aten.addmm.default")
 
