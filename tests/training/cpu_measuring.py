@@ -143,3 +143,9 @@ def second_rank_raises(fields: Mapping[str, Any]) -> dict[str, Any]:
     if torch.distributed.get_rank() == 1:
         raise ZeroDivisionError("this rank divides by zero\nand says more")
     return sum_over_ranks({"add": 0})
+
+
+def visible_cards(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Say which cards this process may see, and stay a moment, so that one worker does not take every job."""
+    time.sleep(0.3)
+    return {"key": Job.from_dict(job).key, "card": os.environ["CUDA_VISIBLE_DEVICES"]}

@@ -14,7 +14,10 @@ import pytest
 
 from peakcast.training import journal
 from peakcast.training.collection import collect, finished_keys
+from peakcast.training.corpus import REPLAYED_RECORDS, write
 from peakcast.training.jobs import Job, plan_jobs
+from peakcast.training.measure_job import measure_job
+from peakcast.training.schedule import Schedule
 from peakcast.training.zoo import Case
 
 HERE = Path(__file__).parent
@@ -171,3 +174,41 @@ def test_jobs_can_be_narrowed_to_models_and_plans() -> None:
     assert {job.case.model for job in jobs} == {"siren", "bart_small"}
     with pytest.raises(KeyError, match="no model 'bert_large'"):
         plan_jobs(["bert_large"])
+
+
+def test_workers_are_dealt_out_to_the_cards(tmp_path: Path) -> None:
+    """Each worker sees one card, in turn, and jobs go to both; the parent's own view stays as it was."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    collect(tmp_path, jobs=JOBS, workers=2, measuring="cpu_measuring:visible_cards", cards=("4", "7"))
+    assert {record["card"] for record in records(tmp_path)} == {"4", "7"}
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == before
+
+
+def test_each_card_has_its_own_memory() -> None:
+    """Two jobs that take a card each run side by side on two cards, and one after the other on one."""
+    jobs = JOBS[:2]
+    schedule = Schedule.of(jobs, memory_bytes=1)
+    assert schedule.take(seconds_left=100, card="a") == jobs[0]
+    assert schedule.take(seconds_left=100, card="a") is None
+    assert schedule.take(seconds_left=100, card="b") == jobs[1]
+    schedule.done(jobs[0])
+    schedule.again(jobs[1].on_its_own())
+    assert schedule.take(seconds_left=100, card="a") == jobs[1].on_its_own()
+
+
+def test_records_of_a_corpus_count_as_measured(tmp_path: Path) -> None:
+    """A corpus keeps its records compressed; what was replayed there is not measured."""
+    (measured, replayed) = JOBS[:2]
+    write(tmp_path, [{"key": measured.key, "source": "measured"}])
+    write(tmp_path, [{"key": replayed.key, "source": "replayed"}], REPLAYED_RECORDS)
+    assert finished_keys([tmp_path]) == {measured.key}
+
+
+def test_the_allocator_is_part_of_a_record() -> None:
+    """A job under other settings has another key, says so in its run, and is refused in a process without them."""
+    job = JOBS[0].under("expandable_segments:True")
+    assert job.key == JOBS[0].key.replace("|eager", "|expandable_segments:True|eager")
+    assert Job.from_dict(job.to_dict()) == job
+    assert job.case.run()["allocator"] == "expandable_segments:True"
+    with pytest.raises(ValueError, match="'expandable_segments:True', here are ''"):
+        measure_job(job.to_dict())
