@@ -75,6 +75,11 @@ class Dataset:
         return np.array([origin == MEASURED for origin in self.origins], dtype=bool)
 
     @property
+    def is_alone_P(self) -> NDArray[np.bool_]:
+        """Mark the records of one process on one card: those of ranks are judged by themselves, and not fitted on."""
+        return np.array([example.facts.world_size == 1 for example in self.examples], dtype=bool)
+
+    @property
     def is_replayed_P(self) -> NDArray[np.bool_]:
         """Mark the records whose peaks were computed."""
         return np.array([origin == REPLAYED for origin in self.origins], dtype=bool)

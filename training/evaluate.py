@@ -80,6 +80,7 @@ class Worst:
 def cross_validate(
     data: Dataset,
     *,
+    asked: Dataset | None = None,
     folds: int = 5,
     risk: float = 0.05,
     settings: FitSettings | None = None,
@@ -89,27 +90,35 @@ def cross_validate(
 ) -> HeldOut:
     """Hold every fold of architectures out once and refit everything on the rest, over `jobs` processes.
 
-    Fitted on every record of the other folds, judged on measured ones. `finished` keeps each fold; `told` hears how
-    many are done.
+    Fitted on every record of the other folds, judged on measured ones: of `data`, or of `asked` instead, each by a fold
+    that leaves its architecture out. `finished` keeps each fold; `told` hears how many are done.
     """
     settings = settings or FitSettings()
     # Another seed than the inner folds': outer and inner splits must not line up.
     fold_P = data.folds(folds, settings.seed + 1)
+    asked = data if asked is None else asked
+    fold_of = dict(zip(data.architectures, fold_P.tolist(), strict=True))
+    asked_P = np.array([fold_of.get(name, 0) for name in asked.architectures], dtype=np.int64)
     steps = [
-        Step(f"fold-{fold}", _fold, (data, fold_P == fold, risk, replace(settings, seed=settings.seed + fold)))
+        Step(
+            f"fold-{fold}",
+            _fold,
+            (data.where(fold_P != fold), asked, asked_P == fold, risk, replace(settings, seed=settings.seed + fold)),
+        )
         for fold in range(folds)
+        if (asked_P == fold).any()
     ]
     parts = (finished or Finished()).run(steps, jobs=jobs, told=lambda count: told(f"fold {count}"))
-    expected, upper = np.empty_like(data.measured_PQ), np.empty_like(data.measured_PQ)
-    confidence, extended = [""] * len(data), [False] * len(data)
+    expected, upper = np.empty_like(asked.measured_PQ), np.empty_like(asked.measured_PQ)
+    confidence, extended = [""] * len(asked), [False] * len(asked)
     for index, forecast, _, _ in parts:
         expected[index], upper[index] = forecast.expected_PQ, forecast.upper_PQ
         for place, row in enumerate(index):
             confidence[row], extended[row] = forecast.confidence[place], forecast.extended[place]
-    judged = np.flatnonzero(data.is_measured_P)
+    judged = np.flatnonzero(asked.is_measured_P)
     return HeldOut(
-        data.take(judged),
-        fold_P[judged],
+        asked.take(judged),
+        asked_P[judged],
         expected[judged],
         upper[judged],
         [confidence[row] for row in judged],
@@ -147,11 +156,11 @@ def frozen_forecast(
 
 
 def _fold(
-    data: Dataset, held: NDArray[np.bool_], risk: float, settings: FitSettings
+    data: Dataset, asked: Dataset, held: NDArray[np.bool_], risk: float, settings: FitSettings
 ) -> tuple[NDArray[np.int64], Forecast, dict[str, float], dict[str, float]]:
-    predictor = fit_pair(data.where(~held), settings)
-    index = np.flatnonzero(held & data.is_measured_P)
-    examples = data.take(index).examples
+    predictor = fit_pair(data, settings)
+    index = np.flatnonzero(held & asked.is_measured_P)
+    examples = asked.take(index).examples
     return index, predictor.forecast(examples, risk), tree_shares(predictor, examples), node_shares(predictor, examples)
 
 

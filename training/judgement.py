@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import orjson
 from rich.table import Table
 
@@ -18,6 +19,7 @@ from peakcast.training.finished import Finished
 from peakcast.training.fit import finished_steps
 from peakcast.training.fit_members import Members
 from peakcast.training.fit_settings import FitSettings, read_settings
+from peakcast.training.frozen_split import frozen_architectures
 from peakcast.training.learning_curve import learning_curve
 from peakcast.training.report import accuracy_table, plot_curve, write_report
 from peakcast.training.retrain import Told, split_frozen
@@ -43,7 +45,8 @@ class Judgement:
 
     def accuracy(self, told: Told, output: Path | None) -> Found:
         """Judge in folds over all but the frozen architectures, then on the frozen ones."""
-        held, apart, finished = self._held_out(told)
+        data, frozen, settings = self._read(told)
+        held, apart, finished = self._held_out(told, data, frozen, settings)
         found = summary(held, apart)
         if output is not None:
             write_report(held, found, output)
@@ -51,9 +54,17 @@ class Judgement:
         return found, accuracy_table(found)
 
     def ranks(self, told: Told, output: Path | None) -> Found:
-        """Judge models spread over ranks, by the same folds, beside the pair in use and torch's own tracker."""
+        """Judge models spread over ranks by pairs that never saw their architecture, beside torch's own tracker."""
         records = spread_records(self.corpora)  # first, since the folds take a while
-        held, apart, finished = self._held_out(told)
+        told("simulating the corpus")
+        everything = load_datasets(self.corpora, cache=self.cache, jobs=self.jobs, note=told.note)
+        data, _ = split_frozen(everything)
+        settings = read_settings(self.settings, seed=self.seed)
+        spread_P = ~everything.is_alone_P
+        frozen_P = np.array([name in frozen_architectures() for name in everything.architectures], dtype=bool)
+        frozen = everything.where(spread_P & frozen_P & everything.is_measured_P)
+        asked = everything.where(spread_P & ~frozen_P)
+        held, apart, finished = self._held_out(told, data, frozen, settings, asked=asked)
         known = Registry(self.registry)
         shipped = Predictor.load(known.current()) if known.history() else None
         spread = spread_only(records, [held] if apart is None else [held, apart], shipped)
@@ -97,14 +108,20 @@ class Judgement:
         rows = [asdict(point) for point in (prior, *points)]
         return self._write({"records": len(frozen), "rows": rows}, output, "learning_curve"), shown
 
-    def _held_out(self, told: Told) -> tuple[HeldOut, HeldOut | None, Finished]:
-        """Predict every measured record by a pair that never saw its architecture: in folds, and the frozen ones."""
-        data, frozen, settings = self._read(told)
-        finished = finished_steps(data, settings, self.cache, f"folds {self.folds} {self.risk}")
+    def _held_out(
+        self, told: Told, data: Dataset, frozen: Dataset, settings: FitSettings, *, asked: Dataset | None = None
+    ) -> tuple[HeldOut, HeldOut | None, Finished]:
+        """Predict measured records, of `data` or those `asked`, by pairs that never saw their architecture.
+
+        In folds over `data`, and then the frozen ones.
+        """
+        others = "" if asked is None else asked.fingerprint
+        finished = finished_steps(data, settings, self.cache, f"folds {self.folds} {self.risk} {others}")
         what = f"refitting the pair {self.folds} times on {len(data)} records"
         told(what)
         held = cross_validate(
             data,
+            asked=asked,
             folds=self.folds,
             risk=self.risk,
             settings=settings,

@@ -112,9 +112,13 @@ class Retraining:
 
 
 def split_frozen(data: Dataset) -> tuple[Dataset, Dataset]:
-    """Return the records that may be fitted on, and the measured ones of the frozen architectures."""
+    """Return the records that may be fitted on, and the measured ones of the frozen architectures.
+
+    Those of models spread over ranks are in neither: the simulation alone is closer to them than what is learned of
+    single cards, and a gate must not be passed by them.
+    """
     frozen_P = np.array([name in frozen_architectures() for name in data.architectures], dtype=bool)
-    return data.where(~frozen_P), data.where(frozen_P & data.is_measured_P)
+    return data.where(~frozen_P & data.is_alone_P), data.where(frozen_P & data.is_measured_P & data.is_alone_P)
 
 
 def learn_embedding(corpora: tuple[Path, ...]) -> str:
@@ -134,8 +138,10 @@ def learn_embedding(corpora: tuple[Path, ...]) -> str:
     for folder in corpora:
         for record in store.read(folder):
             graph_id = record.get("graph_id")
-            # A stranger's graphs have no say in what operators mean.
-            if graph_id and record.get("source") != "reported" and record["architecture"] not in frozen_architectures():
+            is_alone = int(record["run"].get("world_size", 1)) == 1
+            # A stranger's graphs have no say in what operators mean; what is not fitted on has none either.
+            may_speak = is_alone and record.get("source") != "reported"
+            if graph_id and may_speak and record["architecture"] not in frozen_architectures():
                 architectures.setdefault(str(graph_id), str(record["architecture"]))
                 places.setdefault(str(graph_id), folder)
     there = [graph_id for graph_id in sorted(places) if store.graph_path(places[graph_id], graph_id).is_file()]

@@ -23,8 +23,8 @@ _INTRODUCTION = (
 )
 _UNSEEN = (
     "*Pair, architecture unseen*: refitted for each of {folds} folds, and once more for the frozen split, on records "
-    "of one rank and of several alike, none of them of the architectures it is asked about: neither spread nor on one "
-    "card. *Simulation alone*: nothing fitted. {shipped}"
+    "of one card alone, none of them of the architectures it is asked about. *Simulation alone*: nothing fitted. "
+    "Records of ranks are in no fit: on these the simulation is closer than what is learned can be. {shipped}"
 )
 _SHIPPED = (
     "*Pair in use*: {version}, which knows records of {sizes} ranks, and may know these architectures on one card."

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from peakcast.cli import app
 from peakcast.training import corpus as store
+from peakcast.training.dataset import load_datasets
+from peakcast.training.retrain import split_frozen
 
 ARGUMENTS = ["--corpus", "corpus", "--settings", "quick.json", "--jobs", "1", "--folds", "2", "--output", "out"]
 # Of each architecture: a record of one rank, then how the others are spread and how far each peak is from what lives.
@@ -60,6 +62,17 @@ def test_spread_models_are_judged_beside_the_tracker(place: Path) -> None:
     text = (place / "out" / "RANKS_ACCURACY.md").read_text()
     assert "`extrapolating`" in text
     assert f"| DDP, eager | torch's tracker | {count} | {count} | 10.00 % | 10.00 % | 10.0 % | 100 % |" in text
+
+
+def test_spread_models_are_in_no_other_table_and_in_no_fit(place: Path) -> None:
+    """One record of each architecture is of one card: those alone are fitted on, judged by, and let a version pass."""
+    ran = CliRunner().invoke(app, ["evaluate", *ARGUMENTS, "--json"])
+    assert ran.exit_code == 0, ran.output
+    found = orjson.loads(ran.stdout)
+    assert (found["records"], found["frozen"]["records"]) == (len(NAMES), len(FROZEN))
+    fitted, gate = split_frozen(load_datasets([place / "corpus"], jobs=1))
+    assert {example.facts.world_size for data in (fitted, gate) for example in data.examples} == {1}
+    assert (len(fitted), len(gate)) == (len(NAMES), len(FROZEN))
 
 
 def test_a_corpus_of_single_ranks_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
