@@ -10,6 +10,7 @@ import numpy as np
 
 from peakcast.featurizer.accumulate import accumulated_in_place
 from peakcast.featurizer.allocator_config import AllocatorConfig
+from peakcast.featurizer.autotune import with_autotuning
 from peakcast.featurizer.communicators import communicator_bytes, communicators_of
 from peakcast.featurizer.cuda_graphs import graphed
 from peakcast.featurizer.lifetimes import Lifetimes, StepEvents, observed_lifetimes, step_events
@@ -73,7 +74,7 @@ class Prior:
 
     @property
     def first_allocated_bytes(self) -> int:
-        """Peak bytes of live blocks in step 1; what a compile takes on top is not simulated."""
+        """Peak bytes of live blocks in step 1, what inductor takes to tune its kernels included."""
         return self.steps.peaks.first_allocated_bytes
 
     @property
@@ -158,18 +159,20 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
         recorded = graphed(trace, lifetimes, kinds)
         lifetimes = recorded.lifetimes
         first, steady = step_events(trace, recorded.first, is_first=is_fresh), step_events(trace, lifetimes)
-        steps = Steps(first, steady, config, recorded.pool_of(steady))
+        private = recorded.pool_of(steady)
     else:
         workspaces = workspaces_of(trace, spec.ops, generation, lifetimes.matmul)
         first = step_events(trace, lifetimes, workspaces, is_first=is_fresh)
         steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()
-        steps = Steps(first, steady, config)
+        private = None
+    tuned = with_autotuning(first, trace, spec.ops, lifetimes) if (trace.region >= 0).any() else None
+    steps = Steps(first, steady, config, private, tuned)
     replaced = with_replaced_buckets(first, steady, trace, spec.ops, lifetimes.time)
     peaks = steps.peaks
     if run.step_of_interest == "steady":
         peak = locate(steady, lifetimes, peaks.steady_tensor, peaks.steady_allocated_bytes)
     else:
-        peak = locate(first, lifetimes, peaks.first_tensor, peaks.first_allocated_bytes)
+        peak = locate(tuned or first, lifetimes, peaks.first_tensor, peaks.first_allocated_bytes)
     return Prior(
         plan=plan,
         trace_plan=trace_plan,

@@ -25,6 +25,7 @@ from peakcast.featurizer.trace import Int64
 STEADY_STEPS: Final = 3
 # `required` is found to within this share of itself, or one page; measured truths are bisected no finer.
 REQUIRED_TOLERANCE: Final = 1 / 512
+_ANY: Final = 1.0  # where nobody asks for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +50,28 @@ class Steps:
     """The program of a process: `first`, then `steady` over and over. Both number the same T tensors.
 
     `private` marks the tensors [T] of a pool that shares no block with the others and gives none back; what is reserved
-    is then the sum of two allocators.
+    is then the sum of two allocators. `tuned` is the first step where a compiler tries its kernels first: it sets the
+    first step's peaks and what stays reserved after it, but `required` does without, as in a process with warm caches.
     """
 
     first: StepEvents
     steady: StepEvents
     config: AllocatorConfig
     private: NDArray[np.bool_] | None = None
+    tuned: StepEvents | None = None
+    tolerance: float = REQUIRED_TOLERANCE
 
     @cached_property
     def peaks(self) -> Peaks:
         """The peaks where memory is no concern."""
+        if self.tuned is not None:
+            more = len(self.tuned.bytes) - len(self.first.bytes)
+            private = None if self.private is None else np.append(self.private, np.ones(more, np.bool_))
+            return Steps(self.tuned, self.steady, self.config, private, tolerance=_ANY).peaks
         if self._pools is not None:
             inside, outside = (pool.peaks for pool in self._pools)
             return replace(
-                Steps(self.first, self.steady, self.config).peaks,
+                Steps(self.first, self.steady, self.config, tolerance=_ANY).peaks,
                 first_reserved_bytes=inside.first_reserved_bytes + outside.first_reserved_bytes,
                 steady_reserved_bytes=inside.steady_reserved_bytes + outside.steady_reserved_bytes,
             )
@@ -80,13 +88,15 @@ class Steps:
     @cached_property
     def required_bytes(self) -> int:
         """The smallest limit under which all steps run, by bisection over whole runs."""
+        if self.tuned is not None:
+            return Steps(self.first, self.steady, self.config, self.private).required_bytes
         if self._pools is not None:
             inside, outside = self._pools
             return inside.peaks.reserved_bytes + outside.required_bytes
         if self._compiled is not None:
             return self._compiled[1]
         peaks = self.peaks
-        tolerance_bytes = int(peaks.reserved_bytes * REQUIRED_TOLERANCE)
+        tolerance_bytes = int(peaks.reserved_bytes * self.tolerance)
         return smallest_limit_bytes(
             self.run_under,
             low_bytes=max(peaks.first_allocated_bytes, peaks.steady_allocated_bytes),
@@ -100,7 +110,7 @@ class Steps:
         if self.private is None:
             return None
         inside, outside = (
-            Steps(_of(self.first, chosen), _of(self.steady, chosen), self.config)
+            Steps(_of(self.first, chosen), _of(self.steady, chosen), self.config, tolerance=self.tolerance)
             for chosen in (self.private, ~self.private)
         )
         return inside, outside
@@ -126,7 +136,7 @@ class Steps:
             return None
         units = np.array(rounded_units(self.first.bytes, self.config), np.int64)
         first, steady = _program(self.first), _program(self.steady)
-        peaks, required_bytes = replay(units, first, steady, steps=STEADY_STEPS, tolerance=REQUIRED_TOLERANCE)
+        peaks, required_bytes = replay(units, first, steady, steps=STEADY_STEPS, tolerance=self.tolerance)
         return Peaks(*peaks), required_bytes
 
     @cached_property

@@ -1,0 +1,101 @@
+"""What inductor takes on the card to choose between configurations of its own kernels, in a cold first step.
+
+Each kernel that Triton generates is timed at its first launch, beside its inputs and outputs. The benchmark empties the
+L2 cache by writing a buffer of that size; what the kernel writes in place is cloned first. Read in torch's
+`_inductor/runtime/benchmarking.py` (`InductorBenchmarker`) and `triton_heuristics.py` (`copy_args_to_cpu_if_needed`).
+
+Shapes: N nodes, T tensors, E events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakcast.featurizer.lifetimes import NEVER, NO_REUSE, Lifetimes, StepEvents
+from peakcast.featurizer.op_kinds import OpKind, op_kind
+from peakcast.featurizer.trace import Int64, Trace
+from peakcast.featurizer.vocabulary import BACKWARD, TEMPORARY
+
+# As an H200's driver tells it. Of cards that were not measured nothing is known better.
+L2_CACHE_BYTES: Final = 62_914_560
+_OUTSIDE: Final = -1
+# A norm is four operators long after its reductions.
+_CHAIN: Final = 5
+
+
+def with_autotuning(step: StepEvents, trace: Trace, ops: Sequence[str], lifetimes: Lifetimes) -> StepEvents:
+    """Return a step with the benchmark's buffer at the launch of each compiled part where it takes most.
+
+    One launch of a part stands for all of them: the buffer goes before the kernel runs, and its block serves the next.
+    """
+    is_kernel_N, segment_N = _kernels(trace, ops, lifetimes)
+    events = step.events
+    at = step.event_node
+    candidate_E = (events >= 0) & is_kernel_N[at]
+    if not candidate_E.any():
+        return step
+    live_E = step.bytes[step.start].sum() + np.cumsum(np.where(events >= 0, step.bytes[events], -step.bytes[~events]))
+    extra_N = L2_CACHE_BYTES + _cloned_bytes(trace, lifetimes, segment_N)
+    chosen = []
+    for segment in np.unique(segment_N[at[candidate_E]]):
+        inside = np.flatnonzero(candidate_E & (segment_N[at] == segment))
+        chosen.append(inside[np.argmax(live_E[inside] + extra_N[at[inside]])])
+    place = np.sort(np.array(chosen, np.int64))
+    tensor = len(step.bytes) + np.arange(len(place))
+    where, what = np.repeat(place + 1, 2), np.stack((tensor, ~tensor), axis=1).ravel()
+    return replace(
+        step,
+        bytes=np.append(step.bytes, extra_N[at[place]]),
+        role=np.append(step.role, np.full(len(place), TEMPORARY, np.uint8)),
+        node=np.append(step.node, at[place]),
+        events=np.insert(events, where, what),
+        event_node=np.insert(at, where, np.repeat(at[place], 2)),
+    )
+
+
+def _kernels(trace: Trace, ops: Sequence[str], lifetimes: Lifetimes) -> tuple[NDArray[np.bool_], Int64]:
+    """Mark the places [N] where a generated kernel runs, and tell which compiled part each place belongs to."""
+    kinds = np.array([op_kind(op) for op in ops], np.int64)[trace.op]
+    # Backward, sums are over the batch, as for a bias: those kernels have several configurations, like pointwise ones.
+    over_rows = (kinds == OpKind.REDUCTION) & (trace.phase != BACKWARD)
+    generated = (kinds != OpKind.EXTERN) & ~_joins_a_reduction(trace, lifetimes, over_rows)
+    segment = np.where(trace.region < 0, _OUTSIDE, 2 * trace.region.astype(np.int64) + (trace.phase == BACKWARD))
+    is_kernel = generated & (segment != _OUTSIDE)
+    if lifetimes.time is None:
+        return is_kernel, segment
+    is_kernel_in_time, segment_in_time = np.empty_like(is_kernel), np.empty_like(segment)
+    is_kernel_in_time[lifetimes.time], segment_in_time[lifetimes.time] = is_kernel, segment
+    return is_kernel_in_time, segment_in_time
+
+
+def _joins_a_reduction(trace: Trace, lifetimes: Lifetimes, reduces_N: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark the nodes [N] that are one kernel with a reduction over rows: those have one configuration, and no trial."""
+    node, storage = trace.inputs.rows(), trace.inputs.ids
+    made_by, inlined = trace.storages.born, lifetimes.born[: len(trace.storages)] == NEVER
+    joins = reduces_N.copy()
+    for _ in range(_CHAIN):
+        carries = (made_by >= 0) & joins[np.maximum(made_by, 0)] & (inlined | reduces_N[np.maximum(made_by, 0)])
+        before = joins.copy()
+        joins[node[carries[storage]]] = True
+        if np.array_equal(before, joins):
+            break
+    return joins
+
+
+def _cloned_bytes(trace: Trace, lifetimes: Lifetimes, segment_N: Int64) -> Int64:
+    """Return what is cloned at each place [N]: buffers a kernel of a training's forward writes over its inputs.
+
+    In backward and inference clones stay within what was allocated before, or go to the host.
+    """
+    cloned = np.zeros(len(trace), np.int64)
+    if not (segment_N % 2 == 1).any():
+        return cloned
+    heirs = np.flatnonzero((lifetimes.reuses != NO_REUSE) & (lifetimes.born >= 0))
+    np.add.at(cloned, lifetimes.born[heirs], lifetimes.bytes[heirs])
+    cloned[(segment_N < 0) | (segment_N % 2 == 1)] = 0
+    return cloned
