@@ -1,4 +1,6 @@
-"""The process that waits with torch imported, and captures what it is sent: `python -m ...capture_server`.
+"""The process that waits with torch imported, and captures what it is sent: `python -m ...capture_server MODULE...`.
+
+The modules are those that the workload's classes are from: whatever is imported before the question takes no time then.
 
 Frames on standard input and output: 8 bytes of length, then the bytes. A request is a JSON object, then a packed
 workload; a reply is a JSON object, then a graph, empty where the capture failed. It ends with its input.
@@ -6,12 +8,15 @@ workload; a reply is a JSON object, then a graph, empty where the capture failed
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import json
 import os
 import struct
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
@@ -39,7 +44,7 @@ def read_frame(stream: IO[bytes]) -> bytes | None:
     return data if len(data) == length else None
 
 
-def main() -> int:
+def main(modules: Sequence[str]) -> int:
     """Get ready, say so, then capture until the input ends."""
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb")
@@ -48,7 +53,7 @@ def main() -> int:
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     traced_on = prepare_host(allow_cpu=True)
-    _import_what_captures_need()
+    _import_what_captures_need(modules)
     write_frame(replies, json.dumps({"traced_on": traced_on}).encode())
     while (header := read_frame(requests)) is not None:
         packed = read_frame(requests)
@@ -60,7 +65,7 @@ def main() -> int:
     return 0
 
 
-def _import_what_captures_need() -> None:
+def _import_what_captures_need(modules: Sequence[str]) -> None:
     for module in (
         "torch._dynamo",
         "torch._inductor.compile_fx",
@@ -68,6 +73,12 @@ def _import_what_captures_need() -> None:
         "peakcast.featurizer.capture.record",
     ):
         importlib.import_module(module)
+    for module in modules:
+        # What cannot be imported now is told when the workload needs it.
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # collections during a capture need not go through all that was imported
 
 
 def _answer(request: dict[str, Any], packed: bytes, traced_on: str) -> tuple[dict[str, Any], bytes]:
@@ -90,6 +101,6 @@ def _answer(request: dict[str, Any], packed: bytes, traced_on: str) -> tuple[dic
 
 
 if __name__ == "__main__":
-    exit_code = main()
+    exit_code = main(sys.argv[1:])
     # Past torch's teardown: with the fake device its autograd threads can abort a process that has done its work.
     os._exit(exit_code)

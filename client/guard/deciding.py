@@ -66,15 +66,24 @@ class Decider:
         asking: answers questions.
         policy: bounds on everything.
         device: the card; None: the current CUDA device at the time of the question, or an empty H200 without one.
+        modules: those that the model's classes are from, for the capturing process to import ahead.
     """
 
-    def __init__(self, plans: tuple[str, ...], asking: Asking, policy: Policy, device: DeviceSpec | None) -> None:
+    def __init__(
+        self,
+        plans: tuple[str, ...],
+        asking: Asking,
+        policy: Policy,
+        device: DeviceSpec | None,
+        *,
+        modules: Sequence[str] = (),
+    ) -> None:
         self._plans = plans
         self._asking = asking
         self._policy = policy
         self._device = device
         self.reads_card = device is None and torch.cuda.is_available()
-        self._spare = SpareProcess()
+        self._spare = SpareProcess(modules)
         if policy.warm_capture:
             self._spare.start()
 

@@ -23,7 +23,7 @@ from peakcast.client.guard.ranks import Ranks, adopted, easy_proposal
 from peakcast.client.guard.reporting import Reports
 from peakcast.client.guard.second_look import DoesNotFitError, RegionPeak, ended_by_second_look
 from peakcast.client.guard.signature import Signature, autocast_dtype, signature_of
-from peakcast.client.guard.step_description import UnderAutocast
+from peakcast.client.guard.step_description import UnderAutocast, modules_of
 from peakcast.client.guard.verdict import Verdict
 from peakcast.client.metrics.metrics import CLIENT
 from peakcast.client.recompiles.report import RecompileReport
@@ -102,7 +102,8 @@ class Guard:
         self.compile_s = 0.0
         self.counts: Counter[str] = Counter()
         self._asking = Asking(server, token=token, time_s=self.policy.ask_time.total_seconds(), risk=self.policy.risk)
-        self._decider = Decider(self.plans, self._asking, self.policy, device)
+        modules = modules_of(model, self.optimizer)
+        self._decider = Decider(self.plans, self._asking, self.policy, device, modules=modules)
         self._verdicts: dict[Signature, Verdict] = {}
         self._signature: Signature | None = None
         self._step: Callable[[], Any] | None = None

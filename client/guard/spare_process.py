@@ -37,9 +37,13 @@ class SpareProcess:
 
     On a host with a GPU a process that has traced holds a CUDA context, half a gigabyte of the card: `renew` after the
     captures for one decision ends it and starts the next one.
+
+    Args:
+        modules: names of those that the workload will need, imported while the process waits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        self._modules = tuple(modules)
         self._process: subprocess.Popen[bytes] | None = None
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._log: IO[bytes] | None = None
@@ -56,7 +60,7 @@ class SpareProcess:
         # The script's own folder is first on the path of the parent only.
         path = os.pathsep.join([*(entry or os.getcwd() for entry in sys.path), os.environ.get("PYTHONPATH", "")])  # noqa: PTH109
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "peakcast.client.guard.capture_server"],
+            [sys.executable, "-W", "ignore", "-m", "peakcast.client.guard.capture_server", *self._modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

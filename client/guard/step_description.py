@@ -86,6 +86,12 @@ def describe(
         raise CannotDescribeError(f"{type(error).__name__}: {error}") from error
 
 
+def modules_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[str, ...]:
+    """Return the names of the modules that unpacking a step of this model will import, but for torch's own."""
+    names = dict.fromkeys(type(part).__module__ for part in (*model.modules(), optimizer))
+    return tuple(name for name in names if name.split(".")[0] not in ("torch", "builtins", "__main__"))
+
+
 def bound_inputs(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the arguments of a call in the form that `Workload` takes: a tuple, or a mapping.
 

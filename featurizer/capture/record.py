@@ -133,7 +133,8 @@ def _record_step(
             stack.enter_context(device)  # not under Dynamo: it would break graphs at the mode
         # Under every plan: between compiled parts the step runs eagerly, and within them Dynamo says by itself.
         stack.enter_context(not_looking_like_tracing())
-        workload.run(autocast=autocast)  # the first step: compiles, creates optimizer state
+        with _no_collections():
+            workload.run(autocast=autocast)  # the first step: compiles, creates optimizer state
         for _ in range(_MOST_RECORDINGS):
             gc.collect()
             tape = backend.tape = Tape(clock)
@@ -156,6 +157,18 @@ def _mark_gradients(tape: Tape, workload: Workload) -> None:
 
 def _compiled_graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Put garbage collection off: a compiler makes millions of objects, and walking through them takes long."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 @contextlib.contextmanager

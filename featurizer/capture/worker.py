@@ -139,6 +139,9 @@ def _prepare_host(*, allow_cpu: bool) -> str:
         import torch
 
         if torch.cuda.is_available():
+            from peakcast.featurizer.capture.cuda_host import decide_padding_without_timing
+
+            decide_padding_without_timing()
             return "cuda"
     try:
         if not is_cpu_build:

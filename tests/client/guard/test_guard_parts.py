@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from guarded import Net, Training
 from torch import nn
+from torch._inductor.fx_passes import pad_mm
 
 from peakcast.client.ask import predict
 from peakcast.client.errors import AskError
@@ -20,14 +22,17 @@ from peakcast.client.guard.plan_backend import PlanBackend
 from peakcast.client.guard.plan_switch import PlanSwitch, possible_plans
 from peakcast.client.guard.policy import DEFAULT_PLANS, Policy
 from peakcast.client.guard.signature import Signature, signature_of
+from peakcast.client.guard.spare_process import SpareProcess
 from peakcast.client.guard.step_description import (
     ONLY_FORWARD,
     CannotDescribeError,
     bound_inputs,
     describe,
     likely_loss,
+    modules_of,
 )
 from peakcast.client.guard.verdict import Verdict, likeliest
+from peakcast.featurizer.capture.cuda_host import decide_padding_without_timing
 from peakcast.featurizer.capture.ship import pack
 from peakcast.featurizer.capture.workload import Workload
 from peakcast.featurizer.plans import parse_plan
@@ -173,6 +178,43 @@ def _turns(verdict: Verdict) -> list[str]:
         verdict = verdict.falling_to(following, "ran out", failed=turns[-1])
         turns.append(following)
     return turns
+
+
+def test_what_unpacking_imports_is_named_ahead() -> None:
+    """The modules of the model's classes and of the optimizer, each once; torch is there anyway."""
+    net = nn.Sequential(Net(), Net())
+    assert modules_of(net, torch.optim.SGD(net.parameters())) == ("guarded",)
+    assert modules_of(nn.Linear(2, 2), None) == ()
+
+
+def test_a_module_that_cannot_be_imported_ahead_costs_no_capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is missing or ends the process, a workload that does not need it is captured."""
+    (tmp_path / "a_script.py").write_text("raise SystemExit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    training = Training()
+    packed = pack(Workload(step=training.step_on(4), model=training.model, optimizer=training.optimizer))
+    spare = SpareProcess(["no_such_module", "a_script", "guarded"])
+    try:
+        captured = spare.capture(packed, ["eager"], timeout_s=240)
+    finally:
+        spare.close()
+    assert list(captured.spec.traces) == ["eager"]
+
+
+def test_padding_is_decided_without_a_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half precision is padded, fp32 only as TF32: the same each time, on a card and without."""
+    monkeypatch.setattr(pad_mm, "get_cached_should_pad", pad_mm.get_cached_should_pad)
+    decide_padding_without_timing()
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        for allowed in (False, True):
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+            assert pad_mm.get_cached_should_pad("((8, 7), torch.bfloat16)") is True
+            assert pad_mm.get_cached_should_pad("((8, 7), torch.float32)") is allowed
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @pytest.fixture(scope="module")
