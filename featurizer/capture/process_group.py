@@ -16,12 +16,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._dynamo import convert_frame
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import _disable_current_modes
 
 from peakcast.featurizer.capture.isolated import CaptureError
 
@@ -53,6 +55,7 @@ def join(world_size: int) -> None:
     dist.barrier = lambda *_, **__: None
     _build_meshes_for_real()
     _reduce_without_peers()
+    _split_graphs_outside_of_modes()
     # Offloaded shards are pinned; a fake tensor can be neither pinned nor asked.
     fake_impls.op_implementations_dict[torch.ops.aten._pin_memory.default] = _pinned
 
@@ -107,6 +110,29 @@ def _reduce_without_peers() -> None:
 
     DistributedDataParallel.__init__ = built  # type: ignore[method-assign]
     DistributedDataParallel._distributed_broadcast_coalesced = _broadcast_flat  # type: ignore[method-assign]
+
+
+def _split_graphs_outside_of_modes() -> None:
+    """Let Dynamo trace what it splits by buckets without the fake mode around it, as it does everything else.
+
+    Where it splits it leaves modes on, which nobody has on a card; results of an earlier graph then stay in ours.
+    """
+    frames: Any = convert_frame.ConvertFrame
+    with_backend = frames._clone_with_backend.fget
+
+    def cloned(self: Any) -> Callable[[Any], Callable[..., Any]]:
+        def converter(backend: Any) -> Callable[..., Any]:
+            convert = with_backend(self)(backend)
+
+            def without_modes(*args: Any, **kwargs: Any) -> Any:
+                with _disable_current_modes():
+                    return convert(*args, **kwargs)
+
+            return without_modes
+
+        return converter
+
+    frames._clone_with_backend = property(cloned)
 
 
 def _reduced_at_once(bucket: Any) -> Any:

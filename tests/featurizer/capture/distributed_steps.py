@@ -42,6 +42,12 @@ def main() -> None:
                 x = block(x)
             return x
 
+    class Broken(Net):
+        def forward(self, x: Any) -> Any:
+            x = self.blocks[0](x)
+            torch._dynamo.graph_break()
+            return self.blocks[2](self.blocks[1](x))
+
     def sharded(model: Any, **options: Any) -> Any:
         for block in model.blocks:
             fully_shard(block, **options)
@@ -57,6 +63,7 @@ def main() -> None:
     ways = {
         "plain": lambda model: model,
         "ddp": lambda model: ddp(model, device_ids=[0]),
+        "ddp_broken": lambda _: ddp(Broken().cuda(), device_ids=[0]),
         "ddp_view": lambda model: ddp(model, device_ids=[0], gradient_as_bucket_view=True),
         "fsdp2": sharded,
         "fsdp2_keep": lambda model: sharded(model, reshard_after_forward=False),
@@ -64,7 +71,7 @@ def main() -> None:
         "fsdp2_offload": lambda model: sharded(model, offload_policy=CPUOffloadPolicy()),
         "tensor": halved,
     }
-    for name in sys.argv[2:] or ways:
+    for name in sys.argv[2:] or [way for way in ways if way != "ddp_broken"]:
         plan = sys.argv[1]
 
         def workload(wrap: Any = ways[name]) -> Workload:
@@ -81,6 +88,9 @@ def main() -> None:
             json.dumps(
                 {
                     "way": name,
+                    "communicators": prior.communicators,
+                    "groups": spec.attributes,
+                    "regions": int(trace.region.max()) + 1,
                     "world_size": spec.captured_with.get("world_size"),
                     "bytes_at_start": int(trace.storages.bytes[at_start].sum()),
                     "parameters_bytes": int(trace.storages.bytes[at_start & (trace.storages.role == 0)].sum()),

@@ -78,6 +78,23 @@ def test_the_number_of_ranks_is_a_fact_of_graphs_with_collectives(eager: dict[st
     assert eager["ddp"]["collectives"] == ["c10d.allreduce_.default"]
 
 
+def test_each_collective_names_its_group(eager: dict[str, Any]) -> None:
+    """One group, one communicator; none where nobody talks."""
+    assert (eager["plain"]["groups"], eager["plain"]["communicators"]) == ([], 0)
+    for way in ("ddp", "fsdp2", "tensor"):
+        assert len(eager[way]["groups"]) == 1
+        assert eager[way]["groups"][0].startswith("group=")
+        assert eager[way]["communicators"] == 1
+
+
+@pytest.mark.slow
+def test_a_graph_break_inside_of_ddp() -> None:
+    """What the second graph reads was made by the first one; both are split by buckets, here into one part each."""
+    (found,) = run("distributed_steps.py", "inductor", "ddp_broken")
+    assert found["regions"] >= 2
+    assert found["bytes_at_start"] == 4 * WEIGHTS_BYTES + INPUT_BYTES
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["inductor", "hybrid"])
 def test_compiled_ranks_hold_the_same_shards(plan: str) -> None:
