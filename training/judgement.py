@@ -8,31 +8,34 @@ from typing import Any, Final
 
 import numpy as np
 import orjson
+from rich.console import RenderableType
 from rich.table import Table
 
 from peakcast.models.predictor import Predictor
 from peakcast.models.registry import PRETRAINED, Registry
 from peakcast.training.ablation import COLUMNS, ablate, ablation_rows
+from peakcast.training.accuracy_summary import summary
 from peakcast.training.dataset import Dataset, load_datasets
-from peakcast.training.evaluate import HeldOut, cross_validate, frozen_forecast, summary
+from peakcast.training.evaluate import HeldOut, cross_validate, frozen_forecast
 from peakcast.training.finished import Finished
 from peakcast.training.fit import finished_steps
 from peakcast.training.fit_members import Members
 from peakcast.training.fit_settings import FitSettings, read_settings
 from peakcast.training.frozen_split import frozen_architectures
 from peakcast.training.learning_curve import learning_curve
-from peakcast.training.report import accuracy_table, plot_curve, write_report
+from peakcast.training.report import accuracy_tables, write_report
+from peakcast.training.report_plots import plot_curve
 from peakcast.training.retrain import Told, split_frozen
 from peakcast.training.spread_accuracy import spread_only, spread_records, spread_summary
 from peakcast.training.spread_report import spread_table, write_spread_report
 
 _JSON: Final = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-Found = tuple[dict[str, Any], Table]
+Found = tuple[dict[str, Any], RenderableType]
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What to judge on. Each method returns what it found as plain JSON values and as a table."""
+    """What to judge on. Each method returns what it found as plain JSON values and as tables."""
 
     corpora: tuple[Path, ...]
     folds: int = 5
@@ -51,7 +54,7 @@ class Judgement:
         if output is not None:
             write_report(held, found, output)
         finished.forget()
-        return found, accuracy_table(found)
+        return found, accuracy_tables(found)
 
     def ranks(self, told: Told, output: Path | None) -> Found:
         """Judge models spread over ranks by pairs that never saw their architecture, beside torch's own tracker."""

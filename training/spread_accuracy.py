@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 from peakcast.models.example import Floats
 from peakcast.models.predictor import Predictor
 from peakcast.training import corpus as store
+from peakcast.training.accuracy_rows import Score, score
 from peakcast.training.corpus import Record
 from peakcast.training.dataset import is_usable
-from peakcast.training.evaluate import HeldOut, Score, score
+from peakcast.training.evaluate import HeldOut
 
 WAYS: Final = {"ddp": "DDP", "fsdp2": "FSDP2"}
+# A measured peak is one that was simulated if it is as near as this.
+NEAR: Final = 0.002
 _HOWS: Final = ("eager", "compiled", "hybrid")
 
 
@@ -37,6 +40,9 @@ class Spread:
     pair_P: Floats  # by a pair that never saw the architecture
     shipped_P: Floats
     tracker_P: Floats
+    keys: list[str]
+    most_P: Floats  # simulated for a rank without luck; NaN where luck has no part in it
+    ranks: list[list[int]]  # measured steady allocated of all ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,9 @@ def spread_only(records: Mapping[str, Record], held: Iterable[HeldOut], shipped:
         pair_P=np.concatenate([part.pair_P for part in parts]),
         shipped_P=np.concatenate([part.shipped_P for part in parts]),
         tracker_P=np.concatenate([part.tracker_P for part in parts]),
+        keys=[one for part in parts for one in part.keys],
+        most_P=np.concatenate([part.most_P for part in parts]),
+        ranks=[one for part in parts for one in part.ranks],
     )
 
 
@@ -99,6 +108,9 @@ def _part(records: Mapping[str, Record], held: HeldOut, shipped: Predictor | Non
         pair_P=held.expected_PQ[rows, 0],
         shipped_P=says_P,
         tracker_P=np.array([_tracked_bytes(record) for record in chosen], dtype=float),
+        keys=list(data.keys),
+        most_P=np.array([example.most_allocated_bytes or np.nan for example in data.examples], dtype=float),
+        ranks=[_rank_bytes(record) for record in chosen],
     )
 
 
@@ -117,6 +129,42 @@ def _tracked_bytes(record: Record) -> float:
     """Give what torch's tracker said of rank 0."""
     said = record.get("tracker")
     return float(said[0]) if said else float("nan")
+
+
+def _rank_bytes(record: Record) -> list[int]:
+    ranks = record.get("ranks") or [record["measured"]]
+    return [int(one["steady_allocated_bytes"]) for one in ranks]
+
+
+def luck(spread: Spread) -> dict[str, int]:
+    """Count eager DDP's ranks: at the simulated peak, at that with both sets of buckets, and those near neither."""
+    found = {"ranks": 0, "one_set": 0, "both_sets": 0, "neither": 0}
+    for row, (way, how) in enumerate(zip(spread.ways, spread.hows, strict=True)):
+        if way != WAYS["ddp"] or how != "eager" or not np.isfinite(spread.most_P[row]):
+            continue
+        for measured in spread.ranks[row]:
+            off = {
+                "one_set": abs(spread.prior_P[row] / measured - 1.0),
+                "both_sets": abs(spread.most_P[row] / measured - 1.0),
+            }
+            nearest = min(off, key=off.__getitem__)
+            found["ranks"] += 1
+            found[nearest if off[nearest] <= NEAR else "neither"] += 1
+    return found
+
+
+def worst_of_simulation(spread: Spread, count: int = 10) -> list[dict[str, Any]]:
+    """Return the records that the simulation alone gets most wrong, worst first, with the errors against each rank."""
+    error_P = np.abs(spread.prior_P / spread.measured_P - 1.0)
+    return [
+        {
+            "key": spread.keys[row],
+            "measured_bytes": round(float(spread.measured_P[row])),
+            "prior_bytes": round(float(spread.prior_P[row])),
+            "rank_errors_percent": [float(spread.prior_P[row] / one - 1.0) * 100.0 for one in spread.ranks[row]],
+        }
+        for row in np.argsort(-error_P, kind="stable")[:count].tolist()
+    ]
 
 
 def spread_rows(spread: Spread) -> list[SpreadRow]:
@@ -158,6 +206,8 @@ def spread_summary(spread: Spread, *, folds: int, shipped: Predictor | None, dat
         "shipped_world_sizes": [] if shipped is None else list(shipped.coverage.world_sizes),
         "data_sha256": data_sha256,
         "rows": [_plain(row) for row in spread_rows(spread)],
+        "luck": luck(spread),
+        "worst": worst_of_simulation(spread),
     }
 
 
