@@ -33,12 +33,25 @@ INLINED_OPS: Final = 30
 SIBLING_DISTANCE: Final = 64
 # Below this it does not matter which kernel writes a buffer.
 SIBLING_BYTES: Final = 1 << 20
+# inductor's max_fusion_size: kernels fused into one.
+MOST_FUSED: Final = 64
+# Buffers read by a kernel that others were fused into: keeps a stranger's long chain from taking quadratic time.
+MOST_FUSED_READS: Final = 128
 
 # A graph of more kernels keeps its own order and pools nothing: both take time with the square of their number in the
 # worst case, and a graph may come from a stranger. The largest compiled graph of the corpus has 1,242.
 MOST_REORDERED: Final = 4096
 
-_LIMITS: Final = (SHARED_READS, SINGLE_READS, INLINED_OPS, SIBLING_DISTANCE, SIBLING_BYTES, MOST_REORDERED)
+_LIMITS: Final = (
+    SHARED_READS,
+    SINGLE_READS,
+    INLINED_OPS,
+    SIBLING_DISTANCE,
+    SIBLING_BYTES,
+    MOST_REORDERED,
+    MOST_FUSED,
+    MOST_FUSED_READS,
+)
 
 _FUSES_WITH_SIBLINGS: Final = (OpKind.POINTWISE, OpKind.WINDOW)
 _NOTHING: Final[frozenset[int]] = frozenset()
@@ -62,7 +75,8 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
     for first, end in segments(trace):
         returned = graph.returned_and_dropped(end)
         kernels, inlined = _lower(graph, first, end, returned)
-        born[inlined] = NEVER
+        kernels, absorbed = _fuse_into_readers(graph, kernels, end, returned)
+        born[inlined + absorbed] = NEVER
         _fuse_siblings(graph, kernels)
         live_bytes = _reorder(graph, kernels, first, end, returned, time)
         written_at = {storage: kernel.node for kernel in kernels for storage in kernel.writes}
@@ -166,34 +180,114 @@ def _read(storages: Sequence[int], inlined: dict[int, _Expression], moved: set[i
     return _Expression(reads, displaced, op_count)
 
 
+def _leaves(graph: CompiledGraph, storage: int, end: int, returned: set[int]) -> bool:
+    """Tell whether something beyond fused kernels needs a value: a library, the caller or the graph's backward."""
+    return graph.is_needed_in_memory[storage] or storage in returned or not 0 <= graph.died[storage] < end
+
+
 def _gets_buffer(
     graph: CompiledGraph, writes: list[int], end: int, returned: set[int], expression: _Expression
 ) -> bool:
     """Tell whether a pointwise value is written to memory."""
     readers = 0
     for storage in writes:
-        if graph.is_needed_in_memory[storage] or storage in returned or not 0 <= graph.died[storage] < end:
-            return True  # the latter two: an output of the graph, or saved for its backward
+        if _leaves(graph, storage, end, returned):
+            return True
         readers = max(readers, graph.readers[storage])
     most_reads = SHARED_READS if readers > 1 else SINGLE_READS
     return len(expression.reads) > most_reads or expression.op_count > INLINED_OPS
 
 
-def _fuse_siblings(graph: CompiledGraph, kernels: list[_Kernel]) -> None:
-    """Move kernels to an earlier one with as long a loop that reads a buffer they read, where all of theirs exist."""
-    latest: dict[tuple[int, int], int] = {}  # (buffer read, elements) -> node of the latest kernel
-    written_at: dict[int, int] = {}
+def _fuse_into_readers(
+    graph: CompiledGraph, kernels: list[_Kernel], end: int, returned: set[int]
+) -> tuple[list[_Kernel], list[int]]:
+    """Fuse pointwise kernels into the one pointwise kernel that reads them; returns those left, and what they made.
+
+    A value gets a buffer for all that it reads, and yet inductor's scheduler fuses its kernel with its reader's: what
+    lives within one kernel is never written, and what the first reads waits for the second.
+    """
+    readers: dict[int, int] = {}  # buffer -> how many kernels read it
+    reader: dict[int, _Kernel] = {}  # of one reader: which
     for kernel in kernels:
+        for storage in kernel.expression.reads:
+            readers[storage] = readers.get(storage, 0) + 1
+            reader[storage] = kernel
+    changed = _changed(kernels)
+    left: list[_Kernel] = []
+    absorbed: list[int] = []
+    for kernel in kernels:
+        into = _only_reader(kernel, readers, reader)
+        if (
+            into is None
+            or _leaves(graph, kernel.writes[0], end, returned)
+            or changed & kernel.expression.reads
+            or len(kernel.expression.reads | into.expression.reads) > MOST_FUSED_READS
+        ):
+            left.append(kernel)
+            continue
+        (storage,) = kernel.writes
+        own, others = kernel.expression, into.expression
+        for read in own.reads:
+            readers[read] -= read in others.reads
+            reader[read] = into
+        displaced = own.reads if storage in others.displaced else own.displaced
+        into.expression = _Expression(
+            (others.reads - {storage}) | own.reads, (others.displaced - {storage}) | displaced, others.op_count
+        )
+        into.loops = [(into.loops[0][0], into.expression.reads)]
+        absorbed.append(storage)
+    return left, absorbed
+
+
+def _changed(kernels: list[_Kernel]) -> set[int]:
+    """Return what is written in place: what reads it is not moved."""
+    return {storage for kernel in kernels for storage in kernel.changes}
+
+
+def _only_reader(kernel: _Kernel, readers: dict[int, int], reader: dict[int, _Kernel]) -> _Kernel | None:
+    """Return the one kernel that reads what a pointwise kernel makes, if it is pointwise, as long and later."""
+    if kernel.kind is not OpKind.POINTWISE or len(kernel.writes) != 1 or readers.get(kernel.writes[0]) != 1:
+        return None
+    into = reader[kernel.writes[0]]
+    if into.kind is not OpKind.POINTWISE or len(into.writes) != 1 or into.loops[0][0] != kernel.loops[0][0]:
+        return None
+    return into if into.node > kernel.node else None
+
+
+def _fuse_siblings(graph: CompiledGraph, kernels: list[_Kernel]) -> None:
+    """Move kernels to an earlier one with as long a loop that reads or makes what they read, where all of that exists.
+
+    Where a pointwise kernel reads what the earlier one makes, there is no limit to how far apart they are: so one
+    kernel writes all that a backward recomputes of a residual stream.
+    """
+    latest: dict[tuple[int, int], int] = {}  # (buffer read or made, elements) -> node of the latest kernel
+    written_at: dict[int, int] = {}
+    fused: dict[int, int] = {}  # node -> how many kernels have moved there
+    changed = _changed(kernels)
+    place = {kernel.node: index for index, kernel in enumerate(kernels)}
+    for index, kernel in enumerate(kernels):
         if kernel.kind in _FUSES_WITH_SIBLINGS and kernel.loops and graph.bytes[kernel.writes[0]] >= SIBLING_BYTES:
             elements, reads = kernel.loops[0]
             found = [latest[storage, elements] for storage in reads if (storage, elements) in latest]
             sibling = max(found, default=kernel.node)
-            exists = all(written_at.get(storage, graph.born[storage]) < sibling for storage in reads)
-            if sibling < kernel.node and exists and kernel.node - sibling <= SIBLING_DISTANCE:
+            late = [storage for storage in reads if written_at.get(storage, graph.born[storage]) >= sibling]
+            exists = not changed & reads and all(
+                kernel.kind is OpKind.POINTWISE
+                and written_at.get(storage, graph.born[storage]) == sibling
+                and latest.get((storage, elements)) == sibling
+                and graph.kinds[graph.born[storage]] is OpKind.POINTWISE
+                and graph.numel[storage] == elements
+                for storage in late
+            )
+            is_near = bool(late) or index - place[sibling] <= SIBLING_DISTANCE
+            if sibling < kernel.node and exists and is_near and fused.get(sibling, 0) < MOST_FUSED:
                 kernel.node = sibling
                 written_at[kernel.writes[0]] = sibling
+                fused[sibling] = fused.get(sibling, 0) + 1
         for elements, reads in kernel.loops:
             latest.update(((storage, elements), kernel.node) for storage in reads)
+        if kernel.kind is OpKind.POINTWISE and kernel.loops:
+            latest[kernel.writes[0], kernel.loops[0][0]] = kernel.node
 
 
 def _reorder(

@@ -30,7 +30,7 @@ _CONCAT: Final = 5
 _KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF = range(5)
 # Rows of `storages` [9, S].
 _READERS, _NEEDED, _NUMEL, _DTYPE, _BYTES, _BORN, _DIED, _DONATED, _RETURNED = range(9)
-# Rows of `state` [14, S], which is good for one graph: `_GRAPH` says for which.
+# Rows of `state` [16, S], which is good for one graph: `_GRAPH` says for which.
 (
     _GRAPH,
     _EXPRESSION,  # what an inlined storage is read as
@@ -46,9 +46,20 @@ _READERS, _NEEDED, _NUMEL, _DTYPE, _BYTES, _BORN, _DIED, _DONATED, _RETURNED = r
     _WRITTEN,  # the kernel that makes it
     _TAKEN,  # the storage whose memory it takes over
     _GONE,  # whether another took its memory over
-) = range(14)
+    _KERNELS,  # how many kernels read it
+    _READER,  # one of them
+) = range(16)
 # Places of `limits`.
-_SHARED_READS, _SINGLE_READS, _INLINED_OPS, _SIBLING_DISTANCE, _SIBLING_BYTES, _MOST_REORDERED = range(6)
+(
+    _SHARED_READS,
+    _SINGLE_READS,
+    _INLINED_OPS,
+    _SIBLING_DISTANCE,
+    _SIBLING_BYTES,
+    _MOST_REORDERED,
+    _MOST_FUSED,
+    _MOST_FUSED_READS,
+) = range(8)
 
 Table = tuple[Int64, Int64]
 Columns = tuple[Int64, Int64, Table, Table, Table]  # nodes, storages; read, made and changed by node
@@ -137,53 +148,23 @@ def _join(
 
 
 @inner
+def _leaves(storage: int, end: int, storages: Int64) -> bool:
+    died = storages[_DIED, storage]
+    is_returned = storages[_RETURNED, storage] and died == end - 1
+    return bool(storages[_NEEDED, storage] or not 0 <= died < end or is_returned)
+
+
+@inner
 def _gets_buffer(node: int, end: int, columns: Columns, limits: Int64, reads: int, ops: int) -> bool:
     storages, (offsets, ids) = columns[1], columns[3]
     readers = 0
     for index in range(offsets[node], offsets[node + 1]):
         storage = ids[index]
-        died = storages[_DIED, storage]
-        if storages[_NEEDED, storage] or not 0 <= died < end or (storages[_RETURNED, storage] and died == end - 1):
+        if _leaves(storage, end, storages):
             return True
         readers = max(readers, storages[_READERS, storage])
     most_reads = limits[_SHARED_READS] if readers > 1 else limits[_SINGLE_READS]
     return bool(reads > most_reads or ops > limits[_INLINED_OPS])
-
-
-@inner
-def _runs_at(
-    node: int, columns: Columns, state: Int64, limits: Int64, reads: Int64, latest: Int64, spans: Int64, items: Int64
-) -> int:
-    """Return when a node's kernel runs: with an earlier one that has as long a loop over a buffer it reads, or now."""
-    nodes, storages, (offsets, ids), (new_offsets, new_ids), _ = columns
-    kind, runs_at = nodes[_KIND, node], node
-    if (kind in (_POINTWISE, _WINDOW)) and new_offsets[node + 1] - new_offsets[node] == 1:
-        written = new_ids[new_offsets[node]]
-        elements = storages[_NUMEL, written]
-        if storages[_BYTES, written] >= limits[_SIBLING_BYTES]:
-            sibling = _NONE
-            for read in reads:
-                sibling = max(sibling, latest[2, _slot(latest, read, elements)])
-            if sibling != _NONE and sibling < node and node - sibling <= limits[_SIBLING_DISTANCE]:
-                exists = True
-                for read in reads:
-                    at = state[_SIBLING, read] if state[_SIBLING, read] != _NONE else storages[_BORN, read]
-                    exists = exists and at < sibling
-                if exists:
-                    runs_at = sibling
-                    state[_SIBLING, written] = sibling
-        for read in reads:
-            latest[2, _slot(latest, read, elements)] = runs_at
-    elif kind == _CONCAT:
-        for index in range(offsets[node], offsets[node + 1]):
-            part = ids[index]
-            value = state[_EXPRESSION, part]
-            if value == _NONE:
-                latest[2, _slot(latest, part, storages[_NUMEL, part])] = runs_at
-            else:
-                for item in range(spans[0, value], spans[1, value]):
-                    latest[2, _slot(latest, items[item], storages[_NUMEL, part])] = runs_at
-    return runs_at
 
 
 @inner
@@ -194,7 +175,6 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
     reads = offsets[end] - offsets[first]
     most_items = max(limits[_SINGLE_READS], limits[_SHARED_READS], 1) * reads + 1
     items, displaced = np.empty(most_items, np.int64), np.empty(most_items, np.int64)
-    latest = _new_slots(most_items)
     spans = np.empty((3, end - first), np.int64)
     node_of = np.empty(end - first, np.int64)
     source, expression = np.empty_like(node_of), np.empty_like(node_of)
@@ -215,8 +195,7 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
                 state[_EXPRESSION, new_ids[index]] = expressions
                 born[new_ids[index]] = _NEVER
         else:
-            runs_at = _runs_at(node, columns, state, limits, items[filled:stop], latest, spans, items)
-            node_of[kernels], source[kernels], expression[kernels] = runs_at, node, expressions
+            node_of[kernels], source[kernels], expression[kernels] = node, node, expressions
             kernels += 1
         expressions += 1
         filled = stop
@@ -229,6 +208,143 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
         items[:filled].copy(),
         displaced[:filled].copy(),
     )
+
+
+@inner
+def _only_reader(kernel: int, end: int, columns: Columns, state: Int64, kernels: Kernels) -> int:
+    """Return the one kernel that reads what a pointwise kernel makes, if it is pointwise, as long and later."""
+    nodes, storages, (new_offsets, new_ids) = columns[0], columns[1], columns[3]
+    node_of, source = kernels[0], kernels[1]
+    node = source[kernel]
+    if nodes[_KIND, node] != _POINTWISE or new_offsets[node + 1] - new_offsets[node] != 1:
+        return _NONE
+    written = new_ids[new_offsets[node]]
+    if state[_KERNELS, written] != 1 or _leaves(written, end, storages):
+        return _NONE
+    into: int = state[_READER, written]
+    other = source[into]
+    if nodes[_KIND, other] != _POINTWISE or new_offsets[other + 1] - new_offsets[other] != 1:
+        return _NONE
+    is_as_long = storages[_NUMEL, new_ids[new_offsets[other]]] == storages[_NUMEL, written]
+    return into if is_as_long and node_of[into] > node_of[kernel] else _NONE
+
+
+@inner
+def _fused_into_readers(
+    end: int, columns: Columns, state: Int64, kernels: Kernels, born: Int32, limits: Int64
+) -> Kernels:
+    """Fuse pointwise kernels into the one pointwise kernel that reads them; returns those left."""
+    (new_offsets, new_ids), (changed_offsets, changed_ids) = columns[3], columns[4]
+    node_of, source, expression, starts, stops, items, displaced = kernels
+    for kernel in range(len(node_of)):
+        for item in range(starts[expression[kernel]], stops[expression[kernel]]):
+            state[_KERNELS, items[item]] = max(state[_KERNELS, items[item]], 0) + 1
+            state[_READER, items[item]] = kernel
+        for index in range(changed_offsets[source[kernel]], changed_offsets[source[kernel] + 1]):
+            state[_IS_CHANGED, changed_ids[index]] = 1
+    filled = len(items)
+    is_left = np.ones(len(node_of), np.bool_)
+    for kernel in range(len(node_of)):
+        into = _only_reader(kernel, end, columns, state, kernels)
+        if into == _NONE:
+            continue
+        written = new_ids[new_offsets[source[kernel]]]
+        own, others = expression[kernel], expression[into]
+        is_steady = True
+        for item in range(starts[own], stops[own]):
+            is_steady = is_steady and state[_IS_CHANGED, items[item]] != 1
+        if not is_steady:
+            continue
+        most = filled + stops[own] - starts[own] + stops[others] - starts[others]
+        if most > len(items):
+            more = np.empty(most + len(items), np.int64)
+            items, displaced = np.concatenate((items, more)), np.concatenate((displaced, more))
+        stop, moved = filled, 0
+        for item in range(starts[others], stops[others]):
+            if items[item] == written:
+                moved = displaced[item]
+                continue
+            state[_MARK, items[item]] = stop
+            items[stop], displaced[stop] = items[item], displaced[item]
+            stop += 1
+        first_own = stop
+        for item in range(starts[own], stops[own]):
+            read = items[item]
+            if state[_MARK, read] < filled:
+                state[_MARK, read] = stop
+                items[stop], displaced[stop] = read, 0
+                stop += 1
+            displaced[state[_MARK, read]] |= displaced[item] | moved
+        begin, filled = filled, stop
+        if stop - begin + 1 > limits[_MOST_FUSED_READS]:
+            continue
+        for item in range(starts[own], stops[own]):
+            read = items[item]
+            if state[_MARK, read] < first_own:
+                state[_KERNELS, read] -= 1
+            state[_READER, read] = into
+        starts[others], stops[others] = begin, stop
+        is_left[kernel] = False
+        born[written] = _NEVER
+    left = np.flatnonzero(is_left)
+    return node_of[left], source[left], expression[left], starts, stops, items, displaced
+
+
+@inner
+def _fuse_siblings(first: int, end: int, columns: Columns, state: Int64, kernels: Kernels, limits: Int64) -> None:
+    """Move kernels to an earlier one with as long a loop that reads or makes a buffer they read."""
+    nodes, storages, (offsets, ids), (new_offsets, new_ids), _ = columns
+    node_of, source, expression, starts, stops, items, _ = kernels
+    # What kernels read and make, and what the parts of concatenations read: none of these more than an inlined value.
+    most = max(limits[_SINGLE_READS], limits[_SHARED_READS], 1) * (offsets[end] - offsets[first])
+    latest = _new_slots(most + len(items) + len(node_of) + 1)
+    place, fused = np.zeros(end - first, np.int64), np.zeros(end - first, np.int64)
+    for kernel in range(len(node_of)):
+        place[node_of[kernel] - first] = kernel
+    for kernel in range(len(node_of)):
+        node, runs_at = source[kernel], node_of[kernel]
+        kind, begin, stop = nodes[_KIND, node], starts[expression[kernel]], stops[expression[kernel]]
+        if (kind in (_POINTWISE, _WINDOW)) and new_offsets[node + 1] - new_offsets[node] == 1:
+            written = new_ids[new_offsets[node]]
+            elements = storages[_NUMEL, written]
+            if storages[_BYTES, written] >= limits[_SIBLING_BYTES]:
+                sibling = _NONE
+                for item in range(begin, stop):
+                    sibling = max(sibling, latest[2, _slot(latest, items[item], elements)])
+                if sibling != _NONE and sibling < node and fused[sibling - first] < limits[_MOST_FUSED]:
+                    exists, reads_made = True, False
+                    for item in range(begin, stop):
+                        read = items[item]
+                        exists = exists and state[_IS_CHANGED, read] != 1
+                        at = state[_SIBLING, read] if state[_SIBLING, read] != _NONE else storages[_BORN, read]
+                        if at >= sibling:
+                            reads_made = True
+                            exists = exists and (
+                                kind == _POINTWISE
+                                and at == sibling
+                                and latest[2, _slot(latest, read, elements)] == sibling
+                                and nodes[_KIND, storages[_BORN, read]] == _POINTWISE
+                                and storages[_NUMEL, read] == elements
+                            )
+                    is_near = reads_made or kernel - place[sibling - first] <= limits[_SIBLING_DISTANCE]
+                    if exists and is_near:
+                        runs_at = sibling
+                        state[_SIBLING, written] = sibling
+                        fused[sibling - first] += 1
+            for item in range(begin, stop):
+                latest[2, _slot(latest, items[item], elements)] = runs_at
+            if kind == _POINTWISE:
+                latest[2, _slot(latest, written, elements)] = runs_at
+        elif kind == _CONCAT:
+            for index in range(offsets[node], offsets[node + 1]):
+                part = ids[index]
+                value = state[_EXPRESSION, part]
+                if value == _NONE:
+                    latest[2, _slot(latest, part, storages[_NUMEL, part])] = runs_at
+                else:
+                    for item in range(starts[value], stops[value]):
+                        latest[2, _slot(latest, items[item], storages[_NUMEL, part])] = runs_at
+        node_of[kernel] = runs_at
 
 
 @inner
@@ -348,6 +464,8 @@ def lower(
     """Return what a graph touches, its kernels and its program; note in `born` what is never materialised."""
     touched = _begin(first, end, columns, state)
     kernels = _lowered(first, end, columns, state, born, limits)
+    kernels = _fused_into_readers(end, columns, state, kernels, born, limits)
+    _fuse_siblings(first, end, columns, state, kernels, limits)
     return touched, kernels, _steps(first, end, columns, state, kernels, touched)
 
 
@@ -546,7 +664,7 @@ def _fuse_segments(
     limits: tuple[int, ...],
     most_looks: int,
 ) -> None:
-    state = np.full((14, columns[1].shape[1]), _NONE, np.int64)
+    state = np.full((16, columns[1].shape[1]), _NONE, np.int64)
     bounds = np.array(limits, np.int64)
     nothing = np.empty(0, np.int64)
     for first, end in segments:
@@ -563,7 +681,7 @@ def warm_up() -> None:
     made, nothing = (np.array([0, 1]), np.array([0])), (np.array([0, 0]), np.zeros(0, np.int64))
     columns = np.zeros((5, 1), np.int64), np.zeros((9, 1), np.int64), nothing, made, nothing
     births, deaths, reuses, times = (np.zeros(1, np.int32) for _ in range(4))
-    _fuse_segments(columns, [(0, 1)], (births, deaths, reuses, times), (1,) * 6, 1)
+    _fuse_segments(columns, [(0, 1)], (births, deaths, reuses, times), (1,) * 8, 1)
 
 
 def _int64(csr: Csr) -> Table:

@@ -174,8 +174,8 @@ class TestSiblings:
         assert span(lifetimes, two) == (3, -1)
         assert lifetimes.died[a] == 3
 
-    def test_an_input_that_moved_too_is_there(self) -> None:
-        """Three in a row move only as far as what they read: the third reads the second, beside which it cannot run."""
+    def test_what_reads_a_fused_value_joins_it(self) -> None:
+        """Three in a row: the third reads the second, which runs beside the first, and is computed there too."""
         sketch = Sketch()
         x = sketch.start(MIB, INPUT)
         (a,) = sketch.node(MM, 8 * MIB, reads=[x])
@@ -184,7 +184,32 @@ class TestSiblings:
         (two,) = sketch.node(EXP, 8 * MIB, role=OUTPUT, reads=[a])
         sketch.node(MM, 512, reads=[x])
         (three,) = sketch.node(ADD, 8 * MIB, role=OUTPUT, reads=[a, two], dies=[a])
-        assert fused(sketch).born[[one, two, three]].tolist() == [1, 1, 5]
+        assert fused(sketch).born[[one, two, three]].tolist() == [1, 1, 1]
+
+    def chain(self, length: int, between: int = 0, op: str = EXP) -> list[int]:
+        """Return when each value of a chain is written of which each is an output and computed from the last."""
+        sketch = Sketch()
+        value, x = sketch.start(8 * MIB, INPUT), sketch.start(MIB, INPUT)
+        made = []
+        for _ in range(length):
+            (value,) = sketch.node(op, 8 * MIB, role=OUTPUT, reads=[value])
+            made.append(value)
+            for _ in range(between):
+                sketch.node(MM, 512, reads=[x])
+        births: list[int] = fused(sketch).born[made].tolist()
+        return births
+
+    def test_a_chain_is_one_kernel_however_far_its_parts_are_apart(self) -> None:
+        """A backward recomputes a residual stream at once, where it needs its start: all of it is alive together."""
+        assert self.chain(3, between=70) == [0, 0, 0]
+
+    def test_a_kernel_fuses_64_others(self) -> None:
+        """The next begins a kernel of its own: inductor fuses no more than `max_fusion_size`."""
+        assert self.chain(67) == [0] * 65 + [65] * 2
+
+    def test_a_chain_of_products_is_no_kernel(self) -> None:
+        """A library call runs where it stands."""
+        assert self.chain(3, op=MM) == [0, 1, 2]
 
     @pytest.mark.parametrize("second", [SUM, CAT, MM])
     def test_other_kernels_stay(self, second: str) -> None:
@@ -239,3 +264,37 @@ class TestSiblings:
         lifetimes = fused(sketch)
         assert is_inlined(lifetimes, inner)
         assert lifetimes.born[[one, two]].tolist() == [1, 1]
+
+
+class TestReaders:
+    def branches(self, *, readers: int = 1, op: str = ADD) -> tuple[Sketch, int, int]:
+        """Return the sum of eight products, made before a ninth, and what adds the ninth to it."""
+        sketch = Sketch()
+        x = sketch.start(MIB, INPUT)
+        products = [sketch.node(MM, 8 * MIB, reads=[x])[0] for _ in range(9)]
+        (partial,) = sketch.node(ADD, 8 * MIB, reads=products, dies=products)
+        (last,) = sketch.node(MM, 8 * MIB, reads=[x])
+        for reader in range(readers):
+            is_end = reader == readers - 1
+            dies = [partial, last] if is_end else []
+            (total,) = sketch.node(op, 8 * MIB, role=OUTPUT, reads=[partial, last], dies=dies)
+        return sketch, partial, total
+
+    def test_what_reads_too_much_is_still_computed_in_its_one_reader(self) -> None:
+        """Nine buffers are more than a value may read; but its kernel is fused with the next, and they wait for it."""
+        sketch, partial, total = self.branches()
+        lifetimes = fused(sketch)
+        assert is_inlined(lifetimes, partial)
+        assert span(lifetimes, total) == (11, -1)
+        assert lifetimes.died[:10].tolist()[1:] == [11] * 9
+
+    def test_not_where_two_kernels_read_it(self) -> None:
+        """Two sums of it at different times would compute it twice."""
+        sketch, partial, _ = self.branches(readers=2)
+        assert span(fused(sketch), partial)[0] == 9
+
+    def test_not_where_its_reader_is_another_loop(self) -> None:
+        """A library product needs it in memory, and a reduction is not known to loop alike."""
+        for op in (MM, SUM):
+            sketch, partial, _ = self.branches(op=op)
+            assert span(fused(sketch), partial)[0] == 9
