@@ -57,6 +57,9 @@ def test_spread_models_are_judged_beside_the_tracker(place: Path) -> None:
     assert fsdp2["prior"]["mean_percent"] == pytest.approx(25.0, abs=0.01)
     assert ddp["tracker"]["median_percent"] == pytest.approx(10.0, abs=0.01)
     assert fsdp2["tracker"]["p95_percent"] == pytest.approx(10.0, abs=0.01)
+    # Worst is what is twice as large as simulated: no rank but the first was measured.
+    assert found["worst"][0]["rank_errors_percent"] == [pytest.approx(-50.0, abs=0.01)]
+    assert found["luck"] == {"ranks": 0, "one_set": 0, "both_sets": 0, "neither": 0}  # these graphs reduce nothing
     assert ddp["pair"]["n"] == ddp["shipped"]["n"] == count
     assert orjson.loads((place / "out" / "ranks.json").read_bytes()) == found
     text = (place / "out" / "RANKS_ACCURACY.md").read_text()
