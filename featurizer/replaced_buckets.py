@@ -3,7 +3,7 @@
 The order in which gradients became ready is known after the first step. DDP then builds its buckets anew, as the second
 step's forward begins, and drops the first ones. But NCCL's process group still holds what it has reduced: it lets go
 with the first collective after its watchdog, which looks ten times a second, has seen that the reduction ended
-(`torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`, torch 2.8 and later). Seen before the rebuilding talks to the other
+(`torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`). Seen before the rebuilding talks to the other
 ranks, the old buckets go at once; else both sets are there until the first bucket of the second step is reduced. Which
 of the two happens is a matter of milliseconds, on each rank by itself: what is expected is the first, what is required
 is the second.
