@@ -11,15 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from peakcast.featurizer.lifetimes import NEVER, NO_REUSE, Lifetimes, StepEvents
 from peakcast.featurizer.op_kinds import OpKind, op_kind
+from peakcast.featurizer.pad_trials import padding_trial
 from peakcast.featurizer.trace import Int64, Trace
 from peakcast.featurizer.vocabulary import BACKWARD, TEMPORARY
+
+if TYPE_CHECKING:
+    from peakcast.featurizer.spec import GraphSpec
 
 # As an H200's driver tells it. Of cards that were not measured nothing is known better.
 L2_CACHE_BYTES: Final = 62_914_560
@@ -28,7 +32,31 @@ _OUTSIDE: Final = -1
 _CHAIN: Final = 5
 
 
-def with_autotuning(step: StepEvents, trace: Trace, ops: Sequence[str], lifetimes: Lifetimes) -> StepEvents:
+def with_autotuning(step: StepEvents, trace: Trace, spec: GraphSpec, lifetimes: Lifetimes) -> StepEvents:
+    """Return a cold first step with what the compiler tries on the card before and while it runs."""
+    tuned = _with_kernels_timed(step, trace, spec.ops, lifetimes)
+    matrices = padding_trial(trace, spec.ops, spec.dtypes)
+    return _with_trial(tuned, trace, matrices) if matrices else tuned
+
+
+def _with_trial(step: StepEvents, trace: Trace, matrices: tuple[int, ...]) -> StepEvents:
+    """Put the trial of a padded product before the step; the workspace it takes stays."""
+    workspace = np.array([one for one in step.workspaces if trace.phase[step.node[one]] != BACKWARD], np.int64)
+    sizes = np.array([*matrices, L2_CACHE_BYTES], np.int64)
+    tensors = len(step.bytes) + np.arange(len(sizes))
+    before = np.concatenate((tensors, workspace, ~tensors[::-1]))
+    stays = ~np.isin(step.events, workspace)
+    return replace(
+        step,
+        bytes=np.append(step.bytes, sizes),
+        role=np.append(step.role, np.full(len(sizes), TEMPORARY, np.uint8)),
+        node=np.append(step.node, np.zeros(len(sizes), np.int32)),
+        events=np.concatenate((before, step.events[stays])),
+        event_node=np.concatenate((np.zeros(len(before), np.int32), step.event_node[stays])).astype(np.int32),
+    )
+
+
+def _with_kernels_timed(step: StepEvents, trace: Trace, ops: Sequence[str], lifetimes: Lifetimes) -> StepEvents:
     """Return a step with the benchmark's buffer at the launch of each compiled part where it takes most.
 
     One launch of a part stands for all of them: the buffer goes before the kernel runs, and its block serves the next.

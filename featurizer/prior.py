@@ -165,7 +165,7 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
         first = step_events(trace, lifetimes, workspaces, is_first=is_fresh)
         steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()
         private = None
-    tuned = with_autotuning(first, trace, spec.ops, lifetimes) if (trace.region >= 0).any() else None
+    tuned = with_autotuning(first, trace, spec, lifetimes) if (trace.region >= 0).any() else None
     steps = Steps(first, steady, config, private, tuned)
     replaced = with_replaced_buckets(first, steady, trace, spec.ops, lifetimes.time)
     peaks = steps.peaks

@@ -9,8 +9,10 @@ from handmade import MIB, Sketch
 from peakcast.featurizer.allocator_config import AllocatorConfig
 from peakcast.featurizer.autotune import L2_CACHE_BYTES, with_autotuning
 from peakcast.featurizer.lifetimes import observed_lifetimes, step_events
+from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.steps import Steps
-from peakcast.featurizer.vocabulary import INPUT
+from peakcast.featurizer.vocabulary import INPUT, PARAMETER
+from peakcast.featurizer.workspace import Workspace
 
 
 def steps_of(sketch: Sketch, region: list[int]) -> Steps:
@@ -19,7 +21,8 @@ def steps_of(sketch: Sketch, region: list[int]) -> Steps:
     trace.region[:] = region
     lifetimes = observed_lifetimes(trace)
     first, steady = step_events(trace, lifetimes, is_first=True), step_events(trace, lifetimes)
-    tuned = with_autotuning(first, trace, tuple(sketch.ops), lifetimes)
+    spec = GraphSpec(ops=tuple(sketch.ops), dtypes=("float32",), lines=("step.py:1",), traces={"inductor": trace})
+    tuned = with_autotuning(first, trace, spec, lifetimes)
     return Steps(first, steady, AllocatorConfig(), tuned=tuned)
 
 
@@ -60,3 +63,23 @@ def test_library_kernels_and_sums_over_rows_are_not_tuned() -> None:
 def test_eager_kernels_are_not_tuned() -> None:
     """Only what is compiled is."""
     assert steps_of(kernels(EXP, EXP), [-1, -1, -1]).peaks.first_allocated_bytes == 180 * MIB
+
+
+def test_a_product_of_an_odd_size_is_tried_before_the_step() -> None:
+    """Its matrices lie beside the input alone, and the workspace it took is there from the start of the step."""
+    sketch = Sketch()
+    x, weight = sketch.start(4 * 4096 * 768, INPUT), sketch.start(4 * 768 * 50257, PARAMETER)
+    (hidden,) = sketch.node(EXP, 4 * 4096 * 768, reads=[x])
+    sketch.node(MM, 4 * 4096 * 50257, reads=[hidden, weight], dies=[hidden])
+    trace = sketch.trace()
+    trace.region[:] = 0
+    trace.numel[:] = [4096 * 768, 4096 * 50257]
+    lifetimes = observed_lifetimes(trace)
+    first = step_events(trace, lifetimes, [Workspace(1, 32 * MIB)], is_first=True)
+    spec = GraphSpec(ops=tuple(sketch.ops), dtypes=("float32",), lines=("step.py:1",), traces={"inductor": trace})
+    tuned = with_autotuning(first, trace, spec, lifetimes)
+    steps = Steps(first, first, AllocatorConfig(), tuned=tuned)
+    there = 4 * (4096 * 768 + 768 * 50257)
+    tried = there + 4 * (768 * 50260 + 4096 * 50260) + L2_CACHE_BYTES + 32 * MIB
+    # A block keeps up to 1 MiB beyond its tensor rather than be split: eight tensors.
+    assert there + tried <= steps.peaks.first_allocated_bytes <= there + tried + 8 * MIB

@@ -1,0 +1,84 @@
+"""What inductor takes while it compiles to find out whether padding a matrix product pays.
+
+A product with a size that is no multiple of 16 bytes is timed as it is and padded, on random matrices, before anything
+of the step runs. Read in torch's `_inductor/fx_passes/pad_mm.py`. Traces hold no shapes, but those of a product follow
+from the numbers of elements of its three matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt
+from typing import Final
+
+import numpy as np
+
+from peakcast.featurizer.trace import Trace
+from peakcast.featurizer.vocabulary import DTYPE_BYTES
+from peakcast.featurizer.workspace import op_name
+
+_PRODUCTS: Final = frozenset({"mm", "addmm"})
+_PAD: Final = "constant_pad_nd"
+_ALIGNED_BYTES: Final = 16
+# Half of what an H200 computes for each element that it reads, in half precision and in float32 as TF32: 0.5 x TFLOPS
+# over TB/s, 989 and 495 over 4.8. Below, a product waits for memory, and nothing is tried.
+_LEAST_INTENSITY: Final = {2: 103.0, 4: 51.6}
+
+
+def padding_trial(trace: Trace, ops: Sequence[str], dtypes: Sequence[str]) -> tuple[int, ...]:
+    """Return the bytes of the matrices of the largest trial of a step; none where nothing is tried."""
+    trials = [_trial(trace, int(node), ops, dtypes) for node in _products(trace, ops)]
+    return max(trials, key=sum, default=())
+
+
+def _products(trace: Trace, ops: Sequence[str]) -> list[int]:
+    is_product = np.array([op_name(op) in _PRODUCTS for op in ops], np.bool_)
+    return [] if not len(trace) else np.flatnonzero(is_product[trace.op] & (trace.region >= 0)).tolist()
+
+
+def _trial(trace: Trace, node: int, ops: Sequence[str], dtypes: Sequence[str]) -> tuple[int, ...]:
+    """Return the bytes of both factors, of those that are padded once more, and of the padded result."""
+    element = DTYPE_BYTES.get(dtypes[trace.dtype[node]], 0)
+    factors = trace.inputs.row(node)[-2:].tolist()
+    if element not in _LEAST_INTENSITY or len(factors) < 2:
+        return ()
+    sizes = [_before_padding(trace, one, ops) for one in factors]
+    shape = _shape(sizes[0] // element, sizes[1] // element, int(trace.numel[node]))
+    padded = [int(trace.storages.bytes[one]) for one, size in zip(factors, sizes, strict=True)]
+    if padded != sizes:  # the compiler chose to pad: the trace shows how
+        result = int(trace.numel[node]) * element
+        return (*sizes, *(after for after, size in zip(padded, sizes, strict=True) if after != size), result)
+    if shape is None:
+        return ()
+    rows, inner, columns = shape
+    step = _ALIGNED_BYTES // element
+    up = [size if size == 1 else -(-size // step) * step for size in shape]
+    if up == [rows, inner, columns] or _intensity(rows, inner, columns) <= _LEAST_INTENSITY[element]:
+        return ()
+    copies = [up[0] * up[1] if up[:2] != [rows, inner] else 0, up[1] * up[2] if up[1:] != [inner, columns] else 0]
+    return (*sizes, *(count * element for count in copies if count), up[0] * up[2] * element)
+
+
+def _before_padding(trace: Trace, storage: int, ops: Sequence[str]) -> int:
+    """Return the bytes of a factor before it was padded."""
+    maker = int(trace.storages.born[storage])
+    if maker >= 0 and op_name(ops[trace.op[maker]]) == _PAD and len(trace.inputs.row(maker)):
+        return int(trace.storages.bytes[trace.inputs.row(maker)[0]])
+    return int(trace.storages.bytes[storage])
+
+
+def _shape(first: int, second: int, result: int) -> tuple[int, int, int] | None:
+    """Return M, K, N of an [M, K] x [K, N] product from the elements of its matrices; None where they are no product's.
+
+    A factor that is a part of a larger storage does not tell.
+    """
+    if not first or not second or not result or first * result % second:
+        return None
+    rows = isqrt(first * result // second)
+    if rows == 0 or rows * rows * second != first * result or first % rows or result % rows:
+        return None
+    return rows, first // rows, result // rows
+
+
+def _intensity(rows: int, inner: int, columns: int) -> float:
+    return rows * inner * columns / (rows * inner + inner * columns + rows * columns)
