@@ -27,20 +27,29 @@ _LEAST_INTENSITY: Final = {2: 103.0, 4: 51.6}
 
 def padding_trial(trace: Trace, ops: Sequence[str], dtypes: Sequence[str]) -> tuple[int, ...]:
     """Return the bytes of the matrices of the largest trial of a step; none where nothing is tried."""
-    trials = [_trial(trace, int(node), ops, dtypes) for node in _products(trace, ops)]
+    trials = [_trial(trace, node, ops, dtypes) for node in _unlike_products(trace, ops)]
     return max(trials, key=sum, default=())
 
 
-def _products(trace: Trace, ops: Sequence[str]) -> list[int]:
+def _unlike_products(trace: Trace, ops: Sequence[str]) -> list[int]:
+    """Return compiled products, one for all that have the same sizes: a model repeats its layers'."""
     is_product = np.array([op_name(op) in _PRODUCTS for op in ops], np.bool_)
-    return [] if not len(trace) else np.flatnonzero(is_product[trace.op] & (trace.region >= 0)).tolist()
+    nodes = np.flatnonzero(is_product[trace.op] & (trace.region >= 0)) if len(trace) else np.empty(0, np.int64)
+    ends = trace.inputs.offsets[nodes + 1]
+    nodes, ends = nodes[ends - trace.inputs.offsets[nodes] >= 2], ends[ends - trace.inputs.offsets[nodes] >= 2]
+    if not len(nodes):
+        return []
+    factors = trace.storages.bytes[trace.inputs.ids[np.stack((ends - 2, ends - 1))]]
+    sizes = np.stack((*factors, trace.numel[nodes], trace.dtype[nodes].astype(np.int64)), axis=1)
+    chosen: list[int] = nodes[np.unique(sizes, axis=0, return_index=True)[1]].tolist()
+    return chosen
 
 
 def _trial(trace: Trace, node: int, ops: Sequence[str], dtypes: Sequence[str]) -> tuple[int, ...]:
     """Return the bytes of both factors, of those that are padded once more, and of the padded result."""
     element = DTYPE_BYTES.get(dtypes[trace.dtype[node]], 0)
     factors = trace.inputs.row(node)[-2:].tolist()
-    if element not in _LEAST_INTENSITY or len(factors) < 2:
+    if element not in _LEAST_INTENSITY:
         return ()
     sizes = [_before_padding(trace, one, ops) for one in factors]
     shape = _shape(sizes[0] // element, sizes[1] // element, int(trace.numel[node]))
