@@ -25,6 +25,8 @@ from packaging.utils import canonicalize_name
 Install: TypeAlias = "Callable[[str], Environment]"
 
 FOLDERS = ("client", "featurizer", "models", "service", "training")
+# What one fits on: in the repository and the sdist, not in the wheel.
+CORPORA = ("training/corpus/", "training/corpora/")
 
 
 def _requirements(wheel: Path, extra: str) -> set[str]:
@@ -165,7 +167,7 @@ def _contents(wheel: Path) -> dict[str, bytes]:
 def test_the_wheel_holds_every_module_and_what_they_read(tree: Path, wheel: Path) -> None:
     """Nothing a folder holds is lost on the way through the links."""
     held = _files(tree / "src" / "peakcast", "*") | _files(tree, *(f"{folder}/**/*" for folder in FOLDERS))
-    wanted = {name for name in held if not name.startswith("training/corpus/") and not name.endswith(".md")}
+    wanted = {name for name in held if not name.startswith(CORPORA) and not name.endswith(".md")}
     assert {"__init__.py", "cli.py", "py.typed", "featurizer/spec.py", "featurizer/capture/fakecuda.cpp"} <= wanted
     assert wanted - {name.removeprefix("peakcast/") for name in _contents(wheel)} == set()
 
@@ -174,7 +176,7 @@ def test_the_wheel_installs_only_peakcast(wheel: Path) -> None:
     """No top-level `models` lands beside the user's own, and neither corpus nor tests come along."""
     names = sorted(_contents(wheel))
     assert {name.split("/")[0].split("-")[0] for name in names} == {"peakcast"}
-    assert [name for name in names if "/corpus/" in name and not name.endswith(".py")] == []
+    assert [name for name in names if name.removeprefix("peakcast/").startswith(CORPORA)] == []
     assert [name for name in names if "/tests/" in name or "__pycache__" in name] == []
 
 
@@ -190,7 +192,7 @@ def test_the_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Pat
 def test_the_sdist_carries_corpus_tests_and_docs(tree: Path, sdist: Path) -> None:
     """Whoever has the sdist can fit again, test and read."""
     wanted = _files(tree, "docs/**/*", "examples/**/*", "tests/**/*", "constraints.txt", "Makefile", "LICENSE")
-    wanted |= {f"src/peakcast/{name}" for name in _files(tree, "training/corpus/**/*")}
+    wanted |= {f"src/peakcast/{name}" for name in _files(tree, *(f"{folder}**/*" for folder in CORPORA))}
     assert wanted - _files(sdist, "**/*") == set()
 
 

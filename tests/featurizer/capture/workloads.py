@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 from typing import Any
 
 import torch
@@ -446,13 +448,13 @@ class Watchful(Stack):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Take the exponential of what looks like tracing."""
-        from transformers.utils import import_utils
-
-        return super().forward(x.exp() if import_utils.is_fake_tensor(x) else x)
+        looks_traced = sys.modules["transformers.utils.import_utils"].is_fake_tensor(x)
+        return super().forward(x.exp() if looks_traced else x)
 
 
 def watchful() -> Workload:
     """Behave in another way when traced."""
+    importlib.import_module("transformers.utils.import_utils")
     return _trained(Watchful(broken=False))
 
 
