@@ -79,6 +79,7 @@ evaluate: $(STAMP) ## make docs/ACCURACY.md, held out by architecture
 refit: $(STAMP) ## fit the shipped pair behind the gate, and write everything about it into docs/
 	$(BIN)/peakcast train --promote $(ARGS)
 	$(BIN)/peakcast evaluate --output docs
+	$(BIN)/peakcast evaluate --ranks --output docs
 	$(BIN)/peakcast evaluate --ablation --output docs
 	$(BIN)/peakcast evaluate --curve --output docs
 
