@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 # As an H200's driver tells it. Of cards that were not measured nothing is known better.
 L2_CACHE_BYTES: Final = 62_914_560
-_OUTSIDE: Final = -1
 # A norm is four operators long after its reductions.
 _CHAIN: Final = 5
 
@@ -47,10 +46,7 @@ def _with_trial(step: StepEvents, trace: Trace, matrices: tuple[int, ...]) -> St
     before = np.concatenate((tensors, workspace, ~tensors[::-1]))
     stays = ~np.isin(step.events, workspace)
     return replace(
-        step,
-        bytes=np.append(step.bytes, sizes),
-        role=np.append(step.role, np.full(len(sizes), TEMPORARY, np.uint8)),
-        node=np.append(step.node, np.zeros(len(sizes), np.int32)),
+        step.with_tensors(sizes, TEMPORARY, np.zeros(len(sizes), np.int32)),
         events=np.concatenate((before, step.events[stays])),
         event_node=np.concatenate((np.zeros(len(before), np.int32), step.event_node[stays])).astype(np.int32),
     )
@@ -77,10 +73,7 @@ def _with_kernels_timed(step: StepEvents, trace: Trace, ops: Sequence[str], life
     tensor = len(step.bytes) + np.arange(len(place))
     where, what = np.repeat(place + 1, 2), np.stack((tensor, ~tensor), axis=1).ravel()
     return replace(
-        step,
-        bytes=np.append(step.bytes, extra_N[at[place]]),
-        role=np.append(step.role, np.full(len(place), TEMPORARY, np.uint8)),
-        node=np.append(step.node, at[place]),
+        step.with_tensors(extra_N[at[place]], TEMPORARY, at[place]),
         events=np.insert(events, where, what),
         event_node=np.insert(at, where, np.repeat(at[place], 2)),
     )
@@ -92,13 +85,7 @@ def _kernels(trace: Trace, ops: Sequence[str], lifetimes: Lifetimes) -> tuple[ND
     # Backward, sums are over the batch, as for a bias: those kernels have several configurations, like pointwise ones.
     over_rows = (kinds == OpKind.REDUCTION) & (trace.phase != BACKWARD)
     generated = (kinds != OpKind.EXTERN) & ~_joins_a_reduction(trace, lifetimes, over_rows)
-    segment = np.where(trace.region < 0, _OUTSIDE, 2 * trace.region.astype(np.int64) + (trace.phase == BACKWARD))
-    is_kernel = generated & (segment != _OUTSIDE)
-    if lifetimes.time is None:
-        return is_kernel, segment
-    is_kernel_in_time, segment_in_time = np.empty_like(is_kernel), np.empty_like(segment)
-    is_kernel_in_time[lifetimes.time], segment_in_time[lifetimes.time] = is_kernel, segment
-    return is_kernel_in_time, segment_in_time
+    return lifetimes.in_time(generated & (trace.region >= 0)), lifetimes.in_time(trace.compiled_parts())
 
 
 def _joins_a_reduction(trace: Trace, lifetimes: Lifetimes, reduces_N: NDArray[np.bool_]) -> NDArray[np.bool_]:

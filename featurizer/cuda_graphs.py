@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from peakcast.featurizer.lifetimes import NEVER, NO_REUSE, Lifetimes, StepEvents
 from peakcast.featurizer.trace import Int64, Trace
-from peakcast.featurizer.vocabulary import BACKWARD, BUFFER, GPU, INPUT, PARAMETER, TEMPORARY
+from peakcast.featurizer.vocabulary import BUFFER, GPU, INPUT, PARAMETER, TEMPORARY
 
 _OUTSIDE: Final = -1
 _STATIC: Final = (PARAMETER, BUFFER)
@@ -58,9 +58,8 @@ def graphed(trace: Trace, lifetimes: Lifetimes, takes: Sequence[tuple[NDArray[np
         takes: for each kind of workspace the nodes [N] that take it, and its bytes.
     """
     time = np.arange(len(trace)) if lifetimes.time is None else lifetimes.time.astype(np.int64)
-    segment_N = np.where(trace.region < 0, _OUTSIDE, 2 * trace.region.astype(np.int64) + (trace.phase == BACKWARD))
-    in_time = np.empty(len(trace), np.int64)
-    in_time[time] = segment_N
+    segment_N = trace.compiled_parts()
+    in_time = lifetimes.in_time(segment_N)
     copied = _copies(trace, lifetimes, segment_N, time)
     held = _workspaces(in_time, [(np.sort(time[takers]), size_bytes) for takers, size_bytes in takes])
     added = [*copied, *held]

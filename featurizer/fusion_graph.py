@@ -125,7 +125,7 @@ def segments(trace: Trace) -> Iterator[tuple[int, int]]:
     """Yield [first, end) of each run of one compiled graph, forward and backward apart."""
     if not len(trace):
         return
-    code = np.where(trace.region < 0, -1, trace.region * 2 + (trace.phase == BACKWARD))
+    code = trace.compiled_parts()
     edges = np.flatnonzero(np.diff(code)) + 1
     bounds = [0, *edges.tolist(), len(code)]
     for first, end in pairwise(bounds):

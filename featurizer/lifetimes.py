@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from peakcast.featurizer.vocabulary import (
     TEMPORARY,
 )
 from peakcast.featurizer.workspace import Workspace
+
+T = TypeVar("T", bound=np.generic)
 
 NEVER: Final = -2  # `born` of a buffer that is not materialised
 NO_REUSE: Final = -1
@@ -63,6 +65,14 @@ class Lifetimes:
     def __len__(self) -> int:
         return len(self.bytes)
 
+    def in_time(self, column: NDArray[T]) -> NDArray[T]:
+        """Return a column of the trace's nodes [N] by the places in which they run."""
+        if self.time is None:
+            return column
+        placed = np.empty_like(column)
+        placed[self.time] = column
+        return placed
+
 
 def observed_lifetimes(trace: Trace) -> Lifetimes:
     """Take births and deaths as traced, which is exact for eager execution. What is not on the GPU is never born."""
@@ -95,6 +105,15 @@ class StepEvents:
     survivors: dict[int, int]  # what outlives the step -> what of the next step's start it stands for
     left: list[int]  # what outlives the step and stands for nothing there: dropped when the next one starts
     workspaces: range
+
+    def with_tensors(self, size_bytes: Int64, role: int, node: Int32) -> StepEvents:
+        """Return the step with more tensors, numbered after its own, that no event touches yet."""
+        return replace(
+            self,
+            bytes=np.append(self.bytes, size_bytes),
+            role=np.append(self.role, np.full(len(size_bytes), role, np.uint8)),
+            node=np.append(self.node, node),
+        )
 
     def with_workspaces_taken(self) -> StepEvents:
         """Return the step as later ones run: the workspaces are there from the start."""

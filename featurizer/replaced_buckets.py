@@ -46,12 +46,7 @@ def with_replaced_buckets(
 
     def numbered(step: StepEvents) -> StepEvents:
         assert len(step.bytes) == count
-        return replace(
-            step,
-            bytes=np.append(step.bytes, trace.storages.bytes[bucket]),
-            role=np.append(step.role, np.full(len(bucket), BUFFER, np.uint8)),
-            node=np.append(step.node, node),
-        )
+        return step.with_tensors(trace.storages.bytes[bucket], BUFFER, node)
 
     return numbered(first), replace(
         numbered(steady),

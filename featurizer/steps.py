@@ -109,11 +109,12 @@ class Steps:
         """The program of the private pool, and of all else; None where there is one pool."""
         if self.private is None:
             return None
-        inside, outside = (
-            Steps(_of(self.first, chosen), _of(self.steady, chosen), self.config, tolerance=self.tolerance)
-            for chosen in (self.private, ~self.private)
+        inside, outside = self.private, ~self.private
+        return (
+            # Nothing of the private pool is given back: what it requires is what it reserves.
+            Steps(_of(self.first, inside), _of(self.steady, inside), self.config, tolerance=_ANY),
+            Steps(_of(self.first, outside), _of(self.steady, outside), self.config, tolerance=self.tolerance),
         )
-        return inside, outside
 
     def run_under(self, limit_bytes: int) -> int:
         """Run all steps under a limit and return the smallest limit that would have gone the same way.

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peakcast.featurizer.polynomials import Polynomial
+from peakcast.featurizer.vocabulary import BACKWARD
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
@@ -93,3 +94,7 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.phase)
+
+    def compiled_parts(self) -> Int64:
+        """Return the compiled part of each node [N]: even for a graph's forward, odd for its backward; -1 for none."""
+        return np.where(self.region < 0, -1, 2 * self.region.astype(np.int64) + (self.phase == BACKWARD))

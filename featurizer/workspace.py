@@ -165,10 +165,11 @@ def workspaces_of(
     marks the nodes that call cuBLAS where that differs from their names.
     """
     in_backward = trace.phase == BACKWARD
+    kinds = workspace_kinds(trace, ops, generation, matmul)
     found = [
         Workspace(int(nodes[0]), size_bytes)
         for in_thread in (~in_backward, in_backward)
-        for mask, size_bytes in workspace_kinds(trace, ops, generation, matmul)
+        for mask, size_bytes in kinds
         if len(nodes := np.flatnonzero(mask & in_thread))
     ]
     return sorted(found, key=lambda workspace: workspace.node)
