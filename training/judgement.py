@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import orjson
 from rich.console import RenderableType
 from rich.table import Table
@@ -21,11 +20,10 @@ from peakcast.training.finished import Finished
 from peakcast.training.fit import finished_steps
 from peakcast.training.fit_members import Members
 from peakcast.training.fit_settings import FitSettings, read_settings
-from peakcast.training.frozen_split import frozen_architectures
 from peakcast.training.learning_curve import learning_curve
 from peakcast.training.report import accuracy_tables, write_report
 from peakcast.training.report_plots import plot_curve
-from peakcast.training.retrain import Told, split_frozen
+from peakcast.training.retrain import Told, is_frozen_P, split_frozen
 from peakcast.training.spread_accuracy import spread_only, spread_records, spread_summary
 from peakcast.training.spread_report import spread_table, write_spread_report
 
@@ -63,8 +61,7 @@ class Judgement:
         everything = load_datasets(self.corpora, cache=self.cache, jobs=self.jobs, note=told.note)
         data, _ = split_frozen(everything)
         settings = read_settings(self.settings, seed=self.seed)
-        spread_P = ~everything.is_alone_P
-        frozen_P = np.array([name in frozen_architectures() for name in everything.architectures], dtype=bool)
+        spread_P, frozen_P = ~everything.is_alone_P, is_frozen_P(everything)
         frozen = everything.where(spread_P & frozen_P & everything.is_measured_P)
         asked = everything.where(spread_P & ~frozen_P)
         held, apart, finished = self._held_out(told, data, frozen, settings, asked=asked)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from peakcast.models.artefact import ArtefactError, Manifest
 from peakcast.models.predictor import Forecast, Predictor
@@ -117,8 +118,13 @@ def split_frozen(data: Dataset) -> tuple[Dataset, Dataset]:
     Those of models spread over ranks are in neither: the simulation alone is closer to them than what is learned of
     single cards, and a gate must not be passed by them.
     """
-    frozen_P = np.array([name in frozen_architectures() for name in data.architectures], dtype=bool)
+    frozen_P = is_frozen_P(data)
     return data.where(~frozen_P & data.is_alone_P), data.where(frozen_P & data.is_measured_P & data.is_alone_P)
+
+
+def is_frozen_P(data: Dataset) -> NDArray[np.bool_]:
+    """Mark the records of frozen architectures [P]."""
+    return np.array([name in frozen_architectures() for name in data.architectures], dtype=bool)
 
 
 def learn_embedding(corpora: tuple[Path, ...]) -> str:
