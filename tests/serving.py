@@ -37,6 +37,13 @@ class Served:
         """Return its log so far."""
         return read_events(self.log_path)
 
+    def wait_until_warm(self) -> None:
+        """Wait until the loops are compiled or found missing, which goes on after the service is ready."""
+        deadline_s = time.monotonic() + 120
+        while not any(event["event"] == "warm" for event in self.events()):
+            assert time.monotonic() < deadline_s, "the service did not get warm"
+            time.sleep(0.1)
+
     def resident_bytes(self) -> int:
         """Return the most memory the process ever had in use."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
