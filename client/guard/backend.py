@@ -16,9 +16,10 @@ from torch import fx, nn
 
 from peakcast.client.guard import active_plan
 from peakcast.client.guard.asking import Asking
-from peakcast.client.guard.deciding import Call, Decider
+from peakcast.client.guard.deciding import Decider
 from peakcast.client.guard.plan_backend import PlanBackend
 from peakcast.client.guard.policy import DEFAULT_PLANS, Policy
+from peakcast.client.guard.question import Call
 from peakcast.client.guard.segment import Segment
 from peakcast.client.guard.verdict import Verdict
 from peakcast.featurizer.plans import Plan, parse_plan

@@ -8,20 +8,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import EllipsisType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import fx, nn
 
-from peakcast.client.guard import active_plan
+from peakcast.client.guard import active_plan, compiled_before
 from peakcast.client.guard.asking import Asking
-from peakcast.client.guard.deciding import Call, Decider
+from peakcast.client.guard.deciding import Decider
 from peakcast.client.guard.plan_backend import PlanBackend
 from peakcast.client.guard.plan_switch import PlanSwitch, possible_plans
 from peakcast.client.guard.policy import Policy
-from peakcast.client.guard.ranks import Ranks, adopted, easy_proposal
+from peakcast.client.guard.question import Call
 from peakcast.client.guard.reporting import Reports
-from peakcast.client.guard.second_look import DoesNotFitError, RegionPeak, ended_by_second_look
+from peakcast.client.guard.second_look import DecidedOtherwiseError, DoesNotFitError, RegionPeak, ended_by_second_look
+from peakcast.client.guard.settling import Meanwhile, Settler, first_line
 from peakcast.client.guard.signature import Signature, autocast_dtype, signature_of
 from peakcast.client.guard.step_description import UnderAutocast, modules_of
 from peakcast.client.guard.verdict import Verdict
@@ -31,7 +32,7 @@ from peakcast.client.recompiles.watch import RecompileWatch
 from peakcast.client.rescue.degrade import Degradation, DegradePolicy, OutOfMemory, StepFinished
 from peakcast.client.rescue.rescue import Rescue
 from peakcast.client.rescue.rng import RngState
-from peakcast.featurizer.plans import Plan
+from peakcast.featurizer.plans import Plan, parse_plan
 from peakcast.featurizer.run import DeviceSpec
 
 T = TypeVar("T")
@@ -39,14 +40,6 @@ _log = logging.getLogger("peakcast")
 _GIB = 1 << 30
 # Below the full graph, when it keeps making trouble.
 _LADDER = ("hybrid", "eager", "eager:checkpoint")
-
-
-class NothingFitsError(RuntimeError):
-    """No plan fits, and the policy says to refuse then. `largest_batch` is the largest that does, where known."""
-
-    def __init__(self, message: str, largest_batch: int | None = None) -> None:
-        super().__init__(message)
-        self.largest_batch = largest_batch
 
 
 def guard(
@@ -104,15 +97,14 @@ class Guard:
         self._asking = Asking(server, token=token, time_s=self.policy.ask_time.total_seconds(), risk=self.policy.risk)
         modules = modules_of(model, self.optimizer)
         self._decider = Decider(self.plans, self._asking, self.policy, device, modules=modules)
-        self._verdicts: dict[Signature, Verdict] = {}
         self._signature: Signature | None = None
         self._step: Callable[[], Any] | None = None
         self._looked_bytes = 0
-        self._warned: set[str] = set()
+        self._regions: list[RegionPeak] = []
+        self._meanwhile: Meanwhile | None = None
         self._reports = Reports(server if self.policy.report else None, token=token)
         self._watch = RecompileWatch(on_compile=CLIENT.observe_compile)
         self._watch.__enter__()
-        self._ranks = Ranks(self.policy.agree_time)
         self._degradation = Degradation(
             DegradePolicy(
                 ladder=("full", *(plan for plan in _LADDER if plan in self.plans)),
@@ -126,6 +118,14 @@ class Guard:
         # Dynamo must not trace the gate itself, where it is called from compiled code.
         gate = torch.compiler.disable(self._gate, recursive=False)
         self._switch = PlanSwitch(model, gate, self._backend)
+        self._settler = Settler(
+            self.plans,
+            self._decider,
+            self.policy,
+            bare=self._switch.bare,
+            counts=self.counts,
+            decided=self._reports.decided,
+        )
 
     @property
     def plan(self) -> str:
@@ -200,7 +200,7 @@ class Guard:
     def _gate(self, *args: Any, **kwargs: Any) -> Any:
         """Stand in front of every call of the model."""
         signature = signature_of(self.model, args, kwargs)
-        verdict = self._verdicts.get(signature)
+        verdict = self._settler.verdicts.get(signature)
         if verdict is not None and self._signature == signature:
             with active_plan.handed_over(self.plan):
                 return self._switch.call(*args, **kwargs)
@@ -211,85 +211,85 @@ class Guard:
     ) -> Any:
         """Settle the plan of a signature, and call the model under it, falling back if a compile is ended."""
         self._signature = signature
-        if verdict is None:
-            verdict = self._settle(signature, args, kwargs)
-        self._adopt(verdict)
-        for _ in self.plans:
+        call = Call(self.model, args, kwargs, self.optimizer, self._step, signature.takes_gradients)
+        if verdict is not None:
+            self._adopt(verdict)
+        elif self._may_compile_meanwhile(signature):
+            self._ask_ahead(signature, call)
+        else:
+            self._adopt(self._settler.settle(signature, call, self.plan))
+        # Each plan may be ended once, the plan wanted by the answer too.
+        for _ in range(len(self.plans) + 1):
+            self._regions = []
+            compiled_before.note(self.model, self.plan, takes_gradients=signature.takes_gradients)
             rng = RngState()
             try:
                 with active_plan.handed_over(self.plan):
-                    return self._switch.call(*args, **kwargs)
+                    result = self._switch.call(*args, **kwargs)
             except Exception as error:
                 ended = ended_by_second_look(error)
                 if ended is None:
+                    self._meanwhile = None
                     raise
                 told = str(ended)
+            else:
+                self._conclude()  # where nothing was compiled, nothing has waited
+                return result
             # Outside the except block, whose error holds the compiler's frames.
             rng.put_back()
+            if self._meanwhile is not None:
+                self._conclude()
+                continue
+            verdict = self._settler.verdicts[signature]
             smaller = verdict.next_after(self.plan, self.plans, any_left=False)
             assert smaller is not None  # or the second look would have let it pass
-            verdict = verdict.falling_to(smaller, told, failed=self.plan)
             self.counts["fall_backs"] += 1
             CLIENT.observe_fall_back("second_look")
-            self._verdicts[signature] = verdict
-            self._adopt(verdict)
+            self._settler.verdicts[signature] = verdict.falling_to(smaller, told, failed=self.plan)
+            self._adopt(self._settler.verdicts[signature])
         raise AssertionError("the last plan is never ended")  # pragma: no cover
 
-    def _settle(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Verdict:
-        """Return the verdict for a signature that is new, whatever goes wrong with asking."""
-        covering = next((v for known, v in self._verdicts.items() if known.covers(signature)), None)
-        if covering is not None and (covering.plan == self.plans[0] or not self._may_ask()):
-            verdict = covering
-        elif not self._may_ask():
-            verdict = self._unknown(f"{self.policy.questions} signatures were asked about, as many as allowed")
-        else:
-            verdict = self._asked(signature, args, kwargs)
-        self._verdicts[signature] = verdict
-        return verdict
+    def _may_compile_meanwhile(self, signature: Signature) -> bool:
+        """Tell whether the call can begin before its verdict: only where a compile is sure to come before it runs."""
+        wanted = parse_plan(self.plans[0])
+        return (
+            self.policy.compile_meanwhile
+            and wanted.compiler == "inductor"
+            and self._degradation.plan == "full"
+            and self._settler.may_ask_meanwhile(signature)
+            and compiled_before.is_compiled_anew(self.model, wanted.name, takes_gradients=signature.takes_gradients)
+        )
 
-    def _may_ask(self) -> bool:
-        return self.counts["questions"] < self.policy.questions
-
-    def _asked(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Verdict:
-        self.counts["questions"] += 1
-        call = Call(self.model, args, kwargs, self.optimizer, self._step, signature.takes_gradients)
-        # Later on the ranks' shapes differ, and one that sees a new one would wait for the others in vain.
-        ranks = self._ranks if not self._verdicts and self._ranks.are_several() else None
+    def _ask_ahead(self, signature: Signature, call: Call) -> None:
+        """Put the plan wanted on the model, and have the verdict made meanwhile."""
+        self._reports.will_run(self.plans[0])
         try:
-            with self._switch.bare():
-                verdict = self._decider.decide(call, ranks)
-        except Exception as error:  # noqa: BLE001  (fails open: nothing that asking does may stop the training)
-            self.counts["unknown"] += 1
-            self._warn_once("unknown", "no prediction, so %s runs as asked: %s", self.plans[0], _first_line(error))
-            verdict = self._unknown(_first_line(error))
-            return verdict if ranks is None else self._follow(verdict, ranks)
-        self._reports.decided(verdict)
-        if verdict.action == "smallest":
-            if self.policy.nothing_fits == "refuse":
-                self._refuse(verdict, call)
-            self._warn_once("smallest", "%s; running %s", verdict.reason, verdict.plan)
-        return verdict
+            self._meanwhile = self._settler.ask_ahead(signature, call)
+        except Exception as error:  # noqa: BLE001  (fails open)
+            self._settler.verdicts[signature] = self._settler.unanswered(error, self.plan)
+            self._adopt(self._settler.verdicts[signature])
+            return
+        if not self._put_on(self.plans[0]):
+            self._conclude()
 
-    def _follow(self, verdict: Verdict, ranks: Ranks) -> Verdict:
-        """Adopt what the other ranks run: nothing is known here that speaks against it."""
-        for plans in (self.plans[:1], self.plans):
-            found = ranks.agree(easy_proposal(plans))
-            if found.plan is not None:
-                break
-        return adopted(verdict, found)
+    def _conclude(self) -> None:
+        """Adopt the verdict that was made meanwhile, if one was; never from inside a compile of another plan."""
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            self._adopt(self._settler.conclude(meanwhile, self.plan))
 
-    def _unknown(self, reason: str) -> Verdict:
-        return Verdict(plan=self.plan if self._verdicts else self.plans[0], action="unknown", reason=reason)
-
-    def _refuse(self, verdict: Verdict, call: Call) -> NoReturn:
-        largest = None
-        try:
-            with self._switch.bare():
-                largest = self._decider.largest_batch(call, verdict)
-        except Exception as error:  # noqa: BLE001  (the refusal stands without it)
-            _log.info("the largest batch that fits is not known: %s", _first_line(error))
-        more = f"; the largest batch that fits: {largest}, under {verdict.plan}" if largest is not None else ""
-        raise NothingFitsError(verdict.reason + more, largest)
+    def _heed(self, *, wait: bool) -> None:
+        """Inside a compile: take in the verdict that is made meanwhile; end the compile where it decides otherwise."""
+        meanwhile = self._meanwhile
+        if meanwhile is not None:
+            if not wait and not meanwhile.ahead.is_worth_waiting():
+                return
+            if not meanwhile.stands(self.plan, self.policy):
+                raise DecidedOtherwiseError(f"{self.plan} was compiled while its question was answered")
+            self._conclude()
+        regions, self._regions = self._regions, []
+        for region in regions:
+            self._look_at(region)
 
     def _adopt(self, verdict: Verdict) -> None:
         """Put a verdict's plan on the model."""
@@ -299,12 +299,17 @@ class Guard:
         self._looked_bytes = 0
         degraded = self._degradation.plan
         plan = verdict.plan if degraded == "full" else verdict.after_trouble(degraded)
-        self.counts["switches"] += plan != self.plan
         self._reports.runs(verdict, plan)
+        self._put_on(plan)
+
+    def _put_on(self, plan: str) -> bool:
+        self.counts["switches"] += plan != self.plan
         try:
             self._switch.to(plan)
         except Exception as error:  # noqa: BLE001  (a plan that cannot be put on must not stop the training)
-            self._warn_once("switch", "plan %s cannot be put on the model: %s", verdict.plan, _first_line(error))
+            self._settler.warn_once("switch", "plan %s cannot be put on the model: %s", plan, first_line(error))
+            return False
+        return True
 
     def _fall_back(self) -> bool:
         """Turn to a plan that may need less, after a step ran out of memory; False where every one has failed."""
@@ -314,7 +319,7 @@ class Guard:
         if next_plan is None:
             return False
         verdict = self.decision.falling_to(next_plan, f"{self.plan} ran out of memory", failed=self.plan)
-        self._verdicts[self._signature] = verdict
+        self._settler.verdicts[self._signature] = verdict
         self.counts["fall_backs"] += 1
         self.counts["rescues"] += 1
         self._reports.ran_out()
@@ -350,11 +355,17 @@ class Guard:
         started_s = time.perf_counter()
         self.counts["compiles"] += 1
         try:
+            self._heed(wait=False)
             yield
+            self._heed(wait=True)
         finally:
             self.compile_s += time.perf_counter() - started_s
 
     def _saw(self, region: RegionPeak) -> None:
+        self._regions.append(region)
+        self._heed(wait=False)
+
+    def _look_at(self, region: RegionPeak) -> None:
         """Hold inductor's own buffer plan against the room there is; end the compile where it cannot fit."""
         verdict = self.decision
         if verdict is None or verdict.statics_bytes is None or verdict.room_bytes is None:
@@ -369,13 +380,6 @@ class Guard:
                 f"{verdict.room_bytes / _GIB:.2f} GiB are free for it"
             )
 
-    def _warn_once(self, kind: str, message: str, *values: object) -> None:
-        """Say it once for each kind; later ones are only counted."""
-        self.counts[f"warned_{kind}"] += 1
-        if kind not in self._warned:
-            self._warned.add(kind)
-            _log.warning(message, *values)
-
 
 class _Elsewhere:
     """A guard in a capturing process: runs steps and watches nothing."""
@@ -388,8 +392,3 @@ class _Elsewhere:
     def watching(self, _: Any) -> Iterator[None]:
         """Do nothing."""
         yield
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0][:300] if text else ''}"

@@ -37,6 +37,8 @@ class Policy:
         slow_step: so does a step over this long, compiles not counted.
         quiet_period: after this long without trouble the plan wanted is tried again.
         second_look: check inductor's own buffer plan before it compiles kernels, where this torch allows it.
+        compile_meanwhile: start the compile of the plan wanted while the first question is answered. Nothing compiled
+            runs before the answer, and one that decides otherwise ends the compile.
         report: send measured peaks to the server.
         warm_capture: keep a process ready that has imported torch, so that a capture starts at once.
 
@@ -55,6 +57,7 @@ class Policy:
     slow_step: timedelta = timedelta(seconds=15)
     quiet_period: timedelta = timedelta(minutes=10)
     second_look: bool = True
+    compile_meanwhile: bool = True
     report: bool = True
     warm_capture: bool = True
 

@@ -36,6 +36,7 @@ class Reports:
     def __init__(self, server: str | None, *, token: str | None) -> None:
         self._reporter = Reporter(server, queue_path=queue_path(server), token=token) if server else None
         self._peaks: StepPeaks | None = None
+        self._begun_early: tuple[str, StepPeaks | None] = "", None
         self._verdict: Verdict | None = None
         self._plan = ""
         self._begun: set[tuple[str | None, str]] = set()
@@ -48,13 +49,20 @@ class Reports:
         if told is not None:
             CLIENT.observe_prediction(told.confidence)
 
+    def will_run(self, plan: str) -> None:
+        """Take in that a compile begins whose verdict comes later: the plan's first step is measured from here."""
+        self._peaks, self._begun_early = None, (plan, StepPeaks())
+
     def runs(self, verdict: Verdict, plan: str) -> None:
         """Take in that this plan runs from now on: measured is the first time of each graph and plan."""
         self._verdict, self._plan, self._peaks = verdict, plan, None
+        early_plan, early_peaks = self._begun_early
+        self._begun_early = "", None
         key = (verdict.graph_id, plan)
         if verdict.device is not None and key not in self._begun:
             self._begun.add(key)
-            self._peaks = StepPeaks(verdict.device.already_allocated_bytes)
+            self._peaks = early_peaks if early_peaks is not None and early_plan == plan else StepPeaks()
+            self._peaks.base_bytes = verdict.device.already_allocated_bytes
 
     def step(self, looked_bytes: int) -> None:
         """Take in that a step has ended; `looked_bytes` is what the second look saw, 0 if nothing."""

@@ -28,6 +28,10 @@ class DoesNotFitError(RuntimeError):
     """Inductor's buffer plan needs more than there is. Raised through the compiler, to end the compile."""
 
 
+class DecidedOtherwiseError(DoesNotFitError):
+    """The answer that the compile did not wait for decides for another plan, or for none."""
+
+
 def config_patches(saw: Callable[[RegionPeak], None]) -> dict[str, Any]:
     """Return inductor options under which `saw` is told each graph's peak, after fusion and before code is generated.
 

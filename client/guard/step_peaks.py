@@ -12,16 +12,13 @@ STEADY_STEPS: Final = 3
 class StepPeaks:
     """Read the allocator over the first step under a plan, and over the three that follow.
 
-    It resets torch's peak counters before the first and the second step. What the process holds besides the step's own
-    tensors is taken off.
-
-    Args:
-        already_allocated_bytes: that.
+    It resets torch's peak counters before the first and the second step. `base_bytes`, what the process holds besides
+    the step's own tensors, is taken off.
     """
 
-    def __init__(self, already_allocated_bytes: int) -> None:
+    def __init__(self) -> None:
+        self.base_bytes = 0
         self.is_over = not torch.cuda.is_available()
-        self._base_bytes = already_allocated_bytes
         self._steps = 0
         self._measured: dict[str, int] = {}
         self._hits = _cache_hits()
@@ -52,7 +49,7 @@ class StepPeaks:
             ("allocated", torch.cuda.max_memory_allocated()),
             ("reserved", torch.cuda.max_memory_reserved()),
         ):
-            self._measured[f"{name}_{kind}_bytes"] = max(0, peak_bytes - self._base_bytes)
+            self._measured[f"{name}_{kind}_bytes"] = max(0, peak_bytes - self.base_bytes)
 
 
 def _cache_hits() -> int:

@@ -32,7 +32,8 @@ class Verdict:
 
     `required` maps plans to the upper bound of the bytes they require, `expected` to what they are expected to, as far
     as they were predicted; `failed` names those that did not fit in fact; `assumptions` says what was not known of the
-    step; `asked_s` and `captured_s` are what the decision took. `specs`, `device` and `run` are what was asked about.
+    step; `asked_s` and `captured_s` are what the decision took, `waited_s` what the training waited for it, less where
+    the compiler was at work meanwhile. `specs`, `device` and `run` are what was asked about.
     """
 
     plan: str
@@ -47,6 +48,7 @@ class Verdict:
     assumptions: tuple[str, ...] = ()
     captured_s: float = 0.0
     asked_s: float = 0.0
+    waited_s: float = 0.0
     predictions: tuple[Prediction, ...] = ()
     specs: tuple[GraphSpec, ...] = ()
     device: DeviceSpec | None = None

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import json
 import logging
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import torch
+from answering import answering
 from guarded import Training, card, eager_losses
 from limited_memory import LimitedMemory
 from serving import Served, serving
 from torch._inductor.utils import fresh_cache
 
 import peakcast
-from peakcast.client.guard.guard import NothingFitsError
 from peakcast.client.guard.policy import Policy
 from peakcast.client.guard.second_look import config_patches
+from peakcast.client.guard.settling import NothingFitsError
 from peakcast.client.rescue.rescue import NothingSmallerError
 from peakcast.featurizer.capture.plans import install
-from peakcast.featurizer.run import DeviceSpec
-from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.workspace import CONTEXT_BYTES, LIBRARIES_BYTES
-from peakcast.models.decision import available_bytes, decide
-from peakcast.models.prediction import Expectation, PlanPrediction
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
@@ -70,7 +62,7 @@ def test_a_plan_that_fits_runs_as_asked_and_is_asked_about_once(service: Served)
         assert guard.counts["questions"] == 1
         guard.step(training.step_on(17))
         assert guard.counts["questions"] == 2
-        assert len({verdict.graph_id for verdict in guard._verdicts.values()}) == 2
+        assert len({verdict.graph_id for verdict in guard._settler.verdicts.values()}) == 2
     assert "_compiled_call_impl" not in vars(training.model)
 
 
@@ -287,48 +279,3 @@ def honest_but_low() -> Iterator[str]:
     """Give a server whose answers have the right form, and bytes of nearly nothing."""
     with answering({"inductor": (1, 1), "eager": (1, 1)}) as url:
         yield url
-
-
-@contextlib.contextmanager
-def answering(told: Mapping[str, tuple[int, int]]) -> Iterator[str]:
-    """Serve answers that give each plan these bytes, expected and at most, for every quantity; yield the URL."""
-
-    class Telling(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            content = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.headers["Content-Encoding"] == "gzip":
-                content = gzip.decompress(content)
-            asked = json.loads(content)
-            status, reply = 404, json.dumps({"error": {"code": "graph_unknown", "message": "send it"}}).encode()
-            if "graph" in asked:
-                device = DeviceSpec.model_validate(asked["device"])
-                answer = peakcast.predict(GraphSpec.from_json(asked["graph"]), plans=asked["plans"], device=device)
-                room_bytes = available_bytes(device, CONTEXT_BYTES + LIBRARIES_BYTES)
-                plans = tuple(_with_bytes(plan, *told[plan.plan], room_bytes) for plan in answer.plans)
-                decision = decide(plans, room_bytes=room_bytes, risk=answer.risk)
-                answer = answer.model_copy(update={"plans": plans, "decision": decision})
-                status, reply = 200, answer.model_dump_json().encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(reply)))
-            self.end_headers()
-            self.wfile.write(reply)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Telling)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def _with_bytes(plan: PlanPrediction, expected_bytes: int, upper_bytes: int, room_bytes: int) -> PlanPrediction:
-    same = Expectation(expected_bytes=expected_bytes, upper_bytes=upper_bytes)
-    every = dict.fromkeys(("required", "device", "steady_allocated", "steady_reserved"), same)
-    every |= {"first_allocated": same, "first_reserved": same}
-    return plan.model_copy(update={**every, "fits": upper_bytes <= room_bytes, "doubts": ()})
