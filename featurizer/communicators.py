@@ -32,6 +32,11 @@ def communicators_of(trace: Trace, spec: GraphSpec) -> int:
     return groups or int(len(nodes) > 0)
 
 
+def bytes_for_communicators(spec: GraphSpec) -> int:
+    """Return what the communicators of a step take on the card, under whichever captured plan uses most of them."""
+    return communicator_bytes(max((communicators_of(trace, spec) for trace in spec.traces.values()), default=0))
+
+
 def communicator_bytes(count: int) -> int:
     """Return what so many communicators take on the card."""
     return FIRST_COMMUNICATOR_BYTES + (count - 1) * FURTHER_COMMUNICATOR_BYTES if count else 0

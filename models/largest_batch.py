@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from peakcast.featurizer.communicators import communicator_bytes, communicators_of
+from peakcast.featurizer.communicators import bytes_for_communicators
 from peakcast.featurizer.polynomials import SymbolError
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
@@ -86,8 +86,7 @@ def largest_batch(
     if symbol is None:
         return None
     device = device or DeviceSpec()
-    communicators = max(communicators_of(trace, spec) for trace in spec.traces.values())
-    room_bytes = available_bytes(device, CONTEXT_BYTES + LIBRARIES_BYTES + communicator_bytes(communicators))
+    room_bytes = available_bytes(device, CONTEXT_BYTES + LIBRARIES_BYTES + bytes_for_communicators(spec))
     values = dict(symbols or {})
     asked = values.get(BATCH, symbol.hint)
 

@@ -20,6 +20,7 @@ from peakcast.client.guard.step_description import ONLY_FORWARD, Described, desc
 from peakcast.client.guard.verdict import Verdict, likeliest
 from peakcast.featurizer.allocator_config import AllocatorConfig
 from peakcast.featurizer.capture.isolated import CaptureError
+from peakcast.featurizer.communicators import bytes_for_communicators
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import GPU
@@ -153,7 +154,7 @@ class Question:
         self._answers.append(self._means.answer(captured.spec, plans, self._device, self._run))
         self._specs.append(captured.spec)
         self._asked_s += time.perf_counter() - asked_at_s
-        self._room_bytes = available_bytes(self._device, _OVERHEAD_BYTES)
+        self._room_bytes = available_bytes(self._device, _OVERHEAD_BYTES + bytes_for_communicators(captured.spec))
         self._statics_bytes = self._statics_bytes or _statics_bytes(captured.spec, plans[0])
 
     def _capture(self, plans: Sequence[str]) -> Captured:
