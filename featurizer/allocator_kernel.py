@@ -4,8 +4,9 @@ Nothing imports this module but `compiled.load`: it needs numba, and importing i
 from numba's cache. Where numba is not there the Python classes answer alone, with the same numbers. Plain options only:
 segments of fixed size and no `max_split_size_mb`.
 
-A block is a row of `blocks` that knows its neighbours in its segment; the free lists hold rows in the order of size,
-then address. All sizes are in units of 512 bytes unless they end in `_bytes`. Shapes: T tensors, E events, L leftovers.
+A block is a row of `blocks` that knows its neighbours in its segment. A free list holds keys, size above address, in
+ascending order, and `rows` beside it the block of each. All sizes are in units of 512 bytes unless they end in
+`_bytes`. Shapes: T tensors, E events, L leftovers.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from peakcast.featurizer.allocator_native import (
     SEGMENT_STEP,
     SMALL,
     SMALL_SEGMENT,
-    TOP,
     UNIT_BYTES,
 )
-from peakcast.featurizer.jit import entry, inner
+from peakcast.featurizer.jit import entry, inner, leaf
 from peakcast.featurizer.trace import Int64
 
-# Rows of the arrays that make up a state.
-_ADDRESS, _SIZE, _BEFORE, _AFTER, _IS_FREE = range(5)  # of `blocks` [5, capacity]
-_SMALL_LIST, _LARGE_LIST, _SPARE_LIST = range(3)  # of `lists` [3, capacity]: numbers of blocks
-_HOLE_ADDRESS, _HOLE_SIZE = range(2)  # of `holes` [2, capacity]
+_ADDRESS, _SIZE, _BEFORE, _AFTER, _IS_FREE = range(5)  # columns of `blocks` [capacity, 5]
+_SMALL_LIST, _LARGE_LIST = range(2)  # rows of `keys` and `rows` [2, capacity]
+_HOLE_ADDRESS, _HOLE_SIZE = range(2)  # columns of `holes` [capacity, 2]
 (
     _SMALLS,  # lengths of the lists, in the order above
     _LARGES,
-    _SPARES,
     _HOLES,
+    _FRESH,  # rows from here on were never used
+    _DROPPED,  # the last row that was given back: its `_AFTER` is the one before it
+    _USED,
     _LOWEST,
     _ALLOCATED,
     _PEAK,
@@ -47,13 +48,16 @@ _HOLE_ADDRESS, _HOLE_SIZE = range(2)  # of `holes` [2, capacity]
     _ASKED,
     _DRIVER_CALLS,
     _LIMIT,
-) = range(13)  # of `totals`
+) = range(15)  # of `totals`
 
+# A key is a size above an address, each of 31 bits: steps that take more than 1 TiB are left to Python.
+_ADDRESS_BITS: Final = 31
+_TOP: Final = 1 << _ADDRESS_BITS
 _NONE: Final = -1
 _NO_LIMIT: Final = 1 << 62
-_DONE, _OUT_OF_LIMIT, _OUT_OF_ROWS = range(3)
+_DONE, _OUT_OF_LIMIT, _OUT_OF_ROWS, _OUT_OF_ADDRESSES = range(4)
 
-State = tuple[Int64, Int64, Int64, Int64, Int64]  # blocks, lists, holes, totals, held [T]
+State = tuple[Int64, Int64, Int64, Int64, Int64, Int64]  # blocks, keys, rows, holes, totals, held [T]
 Program = tuple[Int64, Int64, Int64, Int64]  # start, events [E], survivors [2, S], left [L]
 
 
@@ -61,10 +65,11 @@ Program = tuple[Int64, Int64, Int64, Int64]  # start, events [E], survivors [2, 
 def _new_state(tensors: int, capacity: int) -> State:
     """Return the arrays of a state, to be filled by `_clear` or `_copy`."""
     return (
-        np.empty((5, capacity), np.int64),
-        np.empty((3, capacity), np.int64),
+        np.empty((capacity, 5), np.int64),
         np.empty((2, capacity), np.int64),
-        np.empty(13, np.int64),
+        np.empty((2, capacity), np.int64),
+        np.empty((capacity, 2), np.int64),
+        np.empty(15, np.int64),
         np.empty(tensors, np.int64),
     )
 
@@ -72,117 +77,135 @@ def _new_state(tensors: int, capacity: int) -> State:
 @inner
 def _clear(state: State, limit: int) -> None:
     """Start again from an empty card."""
-    _, lists, _, totals, held = state
-    capacity = lists.shape[1]
-    for index in range(capacity):
-        lists[_SPARE_LIST, index] = capacity - 1 - index
+    totals = state[4]
     totals[:] = 0
-    totals[_SPARES] = capacity
-    totals[_LOWEST] = TOP
+    totals[_DROPPED] = _NONE
+    totals[_LOWEST] = _TOP
     totals[_PEAK_TENSOR] = NOT_HELD
     totals[_LIMIT] = limit
-    held[:] = _NONE
+    state[5][:] = _NONE
 
 
 @inner
 def _copy(source: State, target: State, limit: int) -> None:
     """Go on from another state under a limit of one's own."""
-    # New arrays would cost more than what is done with them: half a megabyte of memory never touched before.
-    target[0][:, :] = source[0]
-    target[1][:, :] = source[1]
-    target[2][:, :] = source[2]
-    target[3][:] = source[3]
-    target[4][:] = source[4]
-    target[3][_LIMIT] = limit
+    # New arrays would cost more than what is done with them: memory never touched before.
+    totals = source[4]
+    target[0][: totals[_FRESH]] = source[0][: totals[_FRESH]]
+    for pool in (_SMALL_LIST, _LARGE_LIST):
+        target[1][pool, : totals[pool]] = source[1][pool, : totals[pool]]
+        target[2][pool, : totals[pool]] = source[2][pool, : totals[pool]]
+    target[3][: totals[_HOLES]] = source[3][: totals[_HOLES]]
+    target[4][:] = totals
+    target[5][:] = source[5]
+    target[4][_LIMIT] = limit
 
 
-@inner
-def _position(blocks: Int64, lists: Int64, totals: Int64, pool: int, size: int, address: int) -> int:
-    """Return where a block of this size and address stands in a free list, or would."""
-    low, high = 0, totals[pool]
-    while low < high:
-        middle = (low + high) >> 1
-        row = lists[pool, middle]
-        if blocks[_SIZE, row] < size or (blocks[_SIZE, row] == size and blocks[_ADDRESS, row] < address):
-            low = middle + 1
-        else:
-            high = middle
+@leaf
+def _position(keys: Int64, pool: int, start: int, end: int, key: int) -> int:
+    """Return where a key stands in a part of a free list, or would."""
+    low, length = start, end - start
+    while length > 0:  # without a branch that the processor could guess wrong
+        half = (length + 1) >> 1
+        low += half if keys[pool, low + half - 1] < key else 0
+        length -= half
     return low
 
 
-@inner
-def _list_block(blocks: Int64, lists: Int64, totals: Int64, pool: int, row: int) -> None:
+@leaf
+def _insert(keys: Int64, rows: Int64, totals: Int64, pool: int, key: int, row: int) -> None:
     length = totals[pool]
-    position = _position(blocks, lists, totals, pool, blocks[_SIZE, row], blocks[_ADDRESS, row])
+    position = _position(keys, pool, 0, length, key)
     for index in range(length, position, -1):
-        lists[pool, index] = lists[pool, index - 1]
-    lists[pool, position] = row
+        keys[pool, index] = keys[pool, index - 1]
+        rows[pool, index] = rows[pool, index - 1]
+    keys[pool, position] = key
+    rows[pool, position] = row
     totals[pool] = length + 1
-    blocks[_IS_FREE, row] = 1
 
 
-@inner
-def _unlist_at(blocks: Int64, lists: Int64, totals: Int64, pool: int, position: int) -> int:
+@leaf
+def _remove(keys: Int64, rows: Int64, totals: Int64, pool: int, position: int) -> None:
     length = totals[pool]
-    row: int = lists[pool, position]
     for index in range(position, length - 1):
-        lists[pool, index] = lists[pool, index + 1]
+        keys[pool, index] = keys[pool, index + 1]
+        rows[pool, index] = rows[pool, index + 1]
     totals[pool] = length - 1
-    blocks[_IS_FREE, row] = 0
+
+
+@leaf
+def _lower(keys: Int64, rows: Int64, pool: int, position: int, key: int, row: int) -> None:
+    """Put a block with a smaller key in the place of one."""
+    target = _position(keys, pool, 0, position, key)
+    for index in range(position, target, -1):
+        keys[pool, index] = keys[pool, index - 1]
+        rows[pool, index] = rows[pool, index - 1]
+    keys[pool, target] = key
+    rows[pool, target] = row
+
+
+@leaf
+def _raise(keys: Int64, rows: Int64, totals: Int64, pool: int, position: int, key: int, row: int) -> None:
+    """Put a block with a larger key in the place of one."""
+    target = _position(keys, pool, position + 1, totals[pool], key) - 1
+    for index in range(position, target):
+        keys[pool, index] = keys[pool, index + 1]
+        rows[pool, index] = rows[pool, index + 1]
+    keys[pool, target] = key
+    rows[pool, target] = row
+
+
+@leaf
+def _new_row(blocks: Int64, totals: Int64, address: int, size: int) -> int:
+    row: int = totals[_DROPPED]
+    if row == _NONE:
+        row = totals[_FRESH]
+        totals[_FRESH] = row + 1
+    else:
+        totals[_DROPPED] = blocks[row, _AFTER]
+    totals[_USED] += 1
+    blocks[row, _ADDRESS] = address
+    blocks[row, _SIZE] = size
+    blocks[row, _BEFORE] = _NONE
+    blocks[row, _AFTER] = _NONE
+    blocks[row, _IS_FREE] = 0
     return row
 
 
-@inner
-def _unlist_block(blocks: Int64, lists: Int64, totals: Int64, pool: int, row: int) -> None:
-    position = _position(blocks, lists, totals, pool, blocks[_SIZE, row], blocks[_ADDRESS, row])
-    _unlist_at(blocks, lists, totals, pool, position)
+@leaf
+def _drop_row(blocks: Int64, totals: Int64, row: int) -> None:
+    blocks[row, _AFTER] = totals[_DROPPED]
+    totals[_DROPPED] = row
+    totals[_USED] -= 1
 
 
-@inner
-def _new_row(blocks: Int64, lists: Int64, totals: Int64, address: int, size: int) -> int:
-    totals[_SPARES] -= 1
-    row: int = lists[_SPARE_LIST, totals[_SPARES]]
-    blocks[_ADDRESS, row] = address
-    blocks[_SIZE, row] = size
-    blocks[_BEFORE, row] = _NONE
-    blocks[_AFTER, row] = _NONE
-    blocks[_IS_FREE, row] = 0
-    return row
-
-
-@inner
-def _drop_row(lists: Int64, totals: Int64, row: int) -> None:
-    lists[_SPARE_LIST, totals[_SPARES]] = row
-    totals[_SPARES] += 1
-
-
-@inner
+@leaf
 def _add_hole(holes: Int64, totals: Int64, address: int, size: int) -> None:
     if size == 0:
         return
     index = totals[_HOLES]
     while index > 0 and (
-        holes[_HOLE_ADDRESS, index - 1] > address
-        or (holes[_HOLE_ADDRESS, index - 1] == address and holes[_HOLE_SIZE, index - 1] > size)
+        holes[index - 1, _HOLE_ADDRESS] > address
+        or (holes[index - 1, _HOLE_ADDRESS] == address and holes[index - 1, _HOLE_SIZE] > size)
     ):
-        holes[_HOLE_ADDRESS, index] = holes[_HOLE_ADDRESS, index - 1]
-        holes[_HOLE_SIZE, index] = holes[_HOLE_SIZE, index - 1]
+        holes[index, _HOLE_ADDRESS] = holes[index - 1, _HOLE_ADDRESS]
+        holes[index, _HOLE_SIZE] = holes[index - 1, _HOLE_SIZE]
         index -= 1
-    holes[_HOLE_ADDRESS, index] = address
-    holes[_HOLE_SIZE, index] = size
+    holes[index, _HOLE_ADDRESS] = address
+    holes[index, _HOLE_SIZE] = size
     totals[_HOLES] += 1
 
 
-@inner
+@leaf
 def _place(holes: Int64, totals: Int64, size: int) -> int:
-    """Return the driver's address for a new segment."""
+    """Return the driver's address for a new segment, which is below zero where there is none left."""
     for index in range(totals[_HOLES]):
-        if holes[_HOLE_SIZE, index] >= size:
-            address: int = holes[_HOLE_ADDRESS, index]
-            rest = holes[_HOLE_SIZE, index] - size
+        if holes[index, _HOLE_SIZE] >= size:
+            address: int = holes[index, _HOLE_ADDRESS]
+            rest = holes[index, _HOLE_SIZE] - size
             for later in range(index, totals[_HOLES] - 1):
-                holes[_HOLE_ADDRESS, later] = holes[_HOLE_ADDRESS, later + 1]
-                holes[_HOLE_SIZE, later] = holes[_HOLE_SIZE, later + 1]
+                holes[later, _HOLE_ADDRESS] = holes[later + 1, _HOLE_ADDRESS]
+                holes[later, _HOLE_SIZE] = holes[later + 1, _HOLE_SIZE]
             totals[_HOLES] -= 1
             _add_hole(holes, totals, address + size, rest)
             return address
@@ -193,29 +216,28 @@ def _place(holes: Int64, totals: Int64, size: int) -> int:
     return lowest
 
 
-@inner
-def _release_all(blocks: Int64, lists: Int64, holes: Int64, totals: Int64) -> None:
+@leaf
+def _release_all(blocks: Int64, keys: Int64, rows: Int64, holes: Int64, totals: Int64) -> None:
     """Give every segment without a live block back to the driver."""
     for pool in (_LARGE_LIST, _SMALL_LIST):
         kept = 0
         for index in range(totals[pool]):
-            row = lists[pool, index]
-            if blocks[_BEFORE, row] == _NONE and blocks[_AFTER, row] == _NONE:
-                _add_hole(holes, totals, blocks[_ADDRESS, row] // 2, blocks[_SIZE, row])
-                totals[_RESERVED] -= blocks[_SIZE, row]
+            row = rows[pool, index]
+            if blocks[row, _BEFORE] == _NONE and blocks[row, _AFTER] == _NONE:
+                _add_hole(holes, totals, blocks[row, _ADDRESS], blocks[row, _SIZE])
+                totals[_RESERVED] -= blocks[row, _SIZE]
                 totals[_DRIVER_CALLS] += 1
-                blocks[_IS_FREE, row] = 0
-                _drop_row(lists, totals, row)
+                _drop_row(blocks, totals, row)
             else:
-                lists[pool, kept] = row
+                keys[pool, kept] = keys[pool, index]
+                rows[pool, kept] = row
                 kept += 1
         totals[pool] = kept
 
 
-@inner
-def _new_segment(state: State, size: int) -> int:
-    """Take a segment from the driver; returns its block, which is in no free list, or _NONE where it does not fit."""
-    blocks, lists, holes, totals, _ = state
+@leaf
+def _new_segment(blocks: Int64, keys: Int64, rows: Int64, holes: Int64, totals: Int64, size: int) -> tuple[int, int]:
+    """Take a segment from the driver; returns the status and its block, which is in no free list."""
     if size <= SMALL:
         wanted = SMALL_SEGMENT
     elif size < OWN_SEGMENT:
@@ -223,104 +245,135 @@ def _new_segment(state: State, size: int) -> int:
     else:
         wanted = -(-size // SEGMENT_STEP) * SEGMENT_STEP
     if totals[_RESERVED] + wanted > totals[_LIMIT]:
-        _release_all(blocks, lists, holes, totals)
+        _release_all(blocks, keys, rows, holes, totals)
     if totals[_RESERVED] + wanted > totals[_LIMIT]:
-        return _NONE
-    address = 2 * _place(holes, totals, wanted)
+        return _OUT_OF_LIMIT, _NONE
+    address = _place(holes, totals, wanted)
+    if address < 0:
+        return _OUT_OF_ADDRESSES, _NONE
     totals[_RESERVED] += wanted
     totals[_ASKED] = max(totals[_ASKED], totals[_RESERVED])
     totals[_PEAK_RESERVED] = max(totals[_PEAK_RESERVED], totals[_RESERVED])
     totals[_DRIVER_CALLS] += 1
-    return _new_row(blocks, lists, totals, address, wanted)
+    return _DONE, _new_row(blocks, totals, address, wanted)
 
 
-@inner
-def _allocate(state: State, tensor: int, size: int) -> int:
-    blocks, lists, holes, totals, held = state
+@leaf
+def _allocate(
+    blocks: Int64, keys: Int64, rows: Int64, holes: Int64, totals: Int64, held: Int64, tensor: int, size: int
+) -> int:
     pool = _SMALL_LIST if size <= SMALL else _LARGE_LIST
     # A segment takes one row and splitting it another; it leaves a hole, and so may each that is given back for it.
-    if totals[_SPARES] < 2 or totals[_HOLES] + totals[_LARGES] + totals[_SMALLS] + 2 > holes.shape[1]:
+    if totals[_USED] + 2 > blocks.shape[0] or totals[_HOLES] + totals[_LARGES] + totals[_SMALLS] + 2 > holes.shape[0]:
         return _OUT_OF_ROWS
-    position = _position(blocks, lists, totals, pool, size, 0)
-    if position < totals[pool]:
-        row = _unlist_at(blocks, lists, totals, pool, position)
+    position = _position(keys, pool, 0, totals[pool], size << _ADDRESS_BITS)
+    is_listed = position < totals[pool]
+    if is_listed:
+        row = rows[pool, position]
+        blocks[row, _IS_FREE] = 0
     else:
-        row = _new_segment(state, size)
-        if row == _NONE:
-            return _OUT_OF_LIMIT
-    rest = blocks[_SIZE, row] - size
+        status, row = _new_segment(blocks, keys, rows, holes, totals, size)
+        if status != _DONE:
+            return status
+    rest = blocks[row, _SIZE] - size
     if rest > 0 and (pool == _SMALL_LIST or rest > SMALL):
-        after = blocks[_AFTER, row]
-        rest_row = _new_row(blocks, lists, totals, blocks[_ADDRESS, row] + size, rest)
-        blocks[_SIZE, row] = size
-        blocks[_BEFORE, rest_row] = row
-        blocks[_AFTER, rest_row] = after
-        blocks[_AFTER, row] = rest_row
+        after = blocks[row, _AFTER]
+        address = blocks[row, _ADDRESS] + size
+        rest_row = _new_row(blocks, totals, address, rest)
+        blocks[row, _SIZE] = size
+        blocks[rest_row, _BEFORE] = row
+        blocks[rest_row, _AFTER] = after
+        blocks[rest_row, _IS_FREE] = 1
+        blocks[row, _AFTER] = rest_row
         if after != _NONE:
-            blocks[_BEFORE, after] = rest_row
-        _list_block(blocks, lists, totals, pool, rest_row)
+            blocks[after, _BEFORE] = rest_row
+        key = rest << _ADDRESS_BITS | address
+        if is_listed:
+            _lower(keys, rows, pool, position, key, rest_row)
+        else:
+            _insert(keys, rows, totals, pool, key, rest_row)
+    elif is_listed:
+        _remove(keys, rows, totals, pool, position)
     held[tensor] = row
-    totals[_ALLOCATED] += blocks[_SIZE, row]
+    totals[_ALLOCATED] += blocks[row, _SIZE]
     if totals[_ALLOCATED] > totals[_PEAK]:
         totals[_PEAK] = totals[_ALLOCATED]
         totals[_PEAK_TENSOR] = tensor
     return _DONE
 
 
-@inner
-def _free(state: State, tensor: int) -> None:
-    blocks, lists, _, totals, held = state
+@leaf
+def _find(blocks: Int64, keys: Int64, totals: Int64, pool: int, row: int) -> int:
+    """Return where a free block stands in its list."""
+    key = blocks[row, _SIZE] << _ADDRESS_BITS | blocks[row, _ADDRESS]
+    return _position(keys, pool, 0, totals[pool], key)
+
+
+@leaf
+def _free(blocks: Int64, keys: Int64, rows: Int64, totals: Int64, held: Int64, tensor: int) -> None:
     row = held[tensor]
     if row == _NONE:
         return
     held[tensor] = _NONE
-    totals[_ALLOCATED] -= blocks[_SIZE, row]
-    pool = _SMALL_LIST if blocks[_SIZE, row] <= SMALL else _LARGE_LIST
-    after = blocks[_AFTER, row]
-    if after != _NONE and blocks[_IS_FREE, after]:
-        _unlist_block(blocks, lists, totals, pool, after)
-        blocks[_SIZE, row] += blocks[_SIZE, after]
-        blocks[_AFTER, row] = blocks[_AFTER, after]
-        if blocks[_AFTER, after] != _NONE:
-            blocks[_BEFORE, blocks[_AFTER, after]] = row
-        _drop_row(lists, totals, after)
-    before = blocks[_BEFORE, row]
-    if before != _NONE and blocks[_IS_FREE, before]:
-        _unlist_block(blocks, lists, totals, pool, before)
-        blocks[_SIZE, before] += blocks[_SIZE, row]
-        blocks[_AFTER, before] = blocks[_AFTER, row]
-        if blocks[_AFTER, row] != _NONE:
-            blocks[_BEFORE, blocks[_AFTER, row]] = before
-        _drop_row(lists, totals, row)
+    size = blocks[row, _SIZE]
+    totals[_ALLOCATED] -= size
+    pool = _SMALL_LIST if size <= SMALL else _LARGE_LIST
+    before, after = blocks[row, _BEFORE], blocks[row, _AFTER]
+    position = _NONE  # of the neighbour whose place the joined block takes
+    if after != _NONE and blocks[after, _IS_FREE]:
+        position = _find(blocks, keys, totals, pool, after)
+        size += blocks[after, _SIZE]
+        beyond = blocks[after, _AFTER]
+        blocks[row, _AFTER] = beyond
+        if beyond != _NONE:
+            blocks[beyond, _BEFORE] = row
+        _drop_row(blocks, totals, after)
+    if before != _NONE and blocks[before, _IS_FREE]:
+        if position != _NONE:
+            _remove(keys, rows, totals, pool, position)
+        position = _find(blocks, keys, totals, pool, before)
+        size += blocks[before, _SIZE]
+        beyond = blocks[row, _AFTER]
+        blocks[before, _AFTER] = beyond
+        if beyond != _NONE:
+            blocks[beyond, _BEFORE] = before
+        _drop_row(blocks, totals, row)
         row = before
-    _list_block(blocks, lists, totals, pool, row)
+    blocks[row, _SIZE] = size
+    blocks[row, _IS_FREE] = 1
+    key = size << _ADDRESS_BITS | blocks[row, _ADDRESS]
+    if position != _NONE:
+        _raise(keys, rows, totals, pool, position, key, row)
+    else:
+        _insert(keys, rows, totals, pool, key, row)
 
 
-@inner
+@leaf
 def _run(state: State, units: Int64, events: Int64) -> int:
+    blocks, keys, rows, holes, totals, held = state
     for event in events:
         if event < 0:
-            _free(state, ~event)
+            _free(blocks, keys, rows, totals, held, ~event)
         elif units[event]:
-            status = _allocate(state, event, units[event])
+            status = _allocate(blocks, keys, rows, holes, totals, held, event, units[event])
             if status != _DONE:
                 return status
     return _DONE
 
 
-@inner
+@leaf
 def _begin_step(state: State, units: Int64, ended: Program, start: Int64) -> int:
     """Hand over what the step that ended leaves, and put what the next one finds in place."""
-    held = state[4]
+    blocks, keys, rows, holes, totals, held = state
     for index in range(ended[2].shape[1]):
         survivor, place = ended[2][0, index], ended[2][1, index]
         held[place] = held[survivor]
         held[survivor] = _NONE
     for tensor in ended[3]:
-        _free(state, tensor)
+        _free(blocks, keys, rows, totals, held, tensor)
     for tensor in start:
         if held[tensor] == _NONE and units[tensor]:
-            status = _allocate(state, tensor, units[tensor])
+            status = _allocate(blocks, keys, rows, holes, totals, held, tensor, units[tensor])
             if status != _DONE:
                 return status
     return _DONE
@@ -329,7 +382,7 @@ def _begin_step(state: State, units: Int64, ended: Program, start: Int64) -> int
 @inner
 def _run_steady(state: State, units: Int64, first: Program, steady: Program, steps: int) -> tuple[int, int, int, int]:
     """Go on with steady steps as `Steps` does: status, allocated and reserved peak, whose allocation set the former."""
-    totals = state[3]
+    totals = state[4]
     allocated, reserved, tensor = 0, 0, NOT_HELD
     ended = first
     for _ in range(steps):
@@ -366,8 +419,8 @@ def _required(
     steps: int,
     states: tuple[State, State],
     bounds_bytes: tuple[int, int, int],
-) -> int:
-    """Bisect as `smallest_limit_bytes` does, between bounds in steps of the third; _NONE where the rows ran out.
+) -> tuple[int, int]:
+    """Bisect as `smallest_limit_bytes` does, between bounds in steps of the third: status and bytes.
 
     `states` are the one after the first step without a limit, and one to work in.
     """
@@ -377,21 +430,21 @@ def _required(
     while low < high:
         middle = (low + high) // 2
         limit = middle * granularity_bytes // UNIT_BYTES
-        if limit >= after_first[3][_ASKED]:
+        if limit >= after_first[4][_ASKED]:
             _copy(after_first, state, limit)
             status = _DONE
         else:
             status = _run_first(state, units, first, limit)
         if status == _DONE:
             status = _run_steady(state, units, first, steady, steps)[0]
-        if status == _OUT_OF_ROWS:
-            return _NONE
         if status == _OUT_OF_LIMIT:
             low = middle + 1
-        else:
-            reached_bytes = state[3][_ASKED] * UNIT_BYTES
+        elif status == _DONE:
+            reached_bytes = state[4][_ASKED] * UNIT_BYTES
             high = max(low, min(middle, -(-reached_bytes // granularity_bytes)))
-    return min(high * granularity_bytes, high_bytes)
+        else:
+            return status, 0
+    return _DONE, min(high * granularity_bytes, high_bytes)
 
 
 @entry  # the one entry: what it calls is compiled into it
@@ -406,9 +459,9 @@ def _replay(
     status, allocated, reserved, tensor = _run_steady(state, units, first, steady, steps)
     if status != _DONE:
         return status, 0, 0, 0, 0, 0, 0, 0
-    of_first = after_first[3]
+    of_first = after_first[4]
     most = max(of_first[_PEAK_RESERVED], reserved) * UNIT_BYTES
-    required = _required(
+    status, required = _required(
         units,
         first,
         steady,
@@ -416,11 +469,10 @@ def _replay(
         (after_first, state),
         (
             max(of_first[_PEAK], allocated) * UNIT_BYTES,
-            state[3][_ASKED] * UNIT_BYTES,
+            state[4][_ASKED] * UNIT_BYTES,
             max(int(most * tolerance) // GRANULARITY_BYTES, 1) * GRANULARITY_BYTES,
         ),
     )
-    status = _OUT_OF_ROWS if required == _NONE else _DONE
     return (
         status,
         of_first[_PEAK] * UNIT_BYTES,
@@ -435,17 +487,22 @@ def _replay(
 
 def replay(
     units: Int64, first: Program, steady: Program, *, steps: int, tolerance: float
-) -> tuple[tuple[int, int, int, int, int, int], int]:
+) -> tuple[tuple[int, int, int, int, int, int], int] | None:
     """Run a first step and up to `steps` steady ones, and search for the smallest limit under which they run.
 
     Returns the fields of `steps.Peaks` in their order, and the required bytes, found to within `tolerance` of the
-    reserved ones. `units` [T] are the sizes as the allocator rounds them.
+    reserved ones; None where the steps take more addresses than a key has room for. `units` [T] are the sizes as the
+    allocator rounds them.
     """
+    if units.max(initial=0) >= _TOP:
+        return None
     # A free block has live ones on both sides, unless it is a whole segment: those are few, as a rule.
     alive = len(first[0]) + np.cumsum(np.where(first[1] >= 0, 1, -1)).max(initial=0)
     capacity = 2 * int(alive) + 256
     while True:
         status, *found, required = _replay(units, first, steady, steps, tolerance, capacity)
+        if status == _OUT_OF_ADDRESSES:
+            return None
         if status == _DONE:
             first_allocated, first_reserved, first_tensor, allocated, reserved, tensor = map(int, found)
             return (first_allocated, first_reserved, first_tensor, allocated, reserved, tensor), int(required)

@@ -24,8 +24,8 @@ class Replay(Protocol):
 
     def __call__(
         self, units: Int64, first: Program, steady: Program, *, steps: int, tolerance: float
-    ) -> tuple[tuple[int, int, int, int, int, int], int]:
-        """Return the fields of `steps.Peaks`, and the required bytes."""
+    ) -> tuple[tuple[int, int, int, int, int, int], int] | None:
+        """Return the fields of `steps.Peaks`, and the required bytes; None where the steps take too much for them."""
 
 
 class Fuse(Protocol):

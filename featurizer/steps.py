@@ -131,14 +131,14 @@ class Steps:
 
     @cached_property
     def _compiled(self) -> tuple[Peaks, int] | None:
-        """The peaks and the required bytes from compiled loops, where those are loaded and know the options."""
+        """The peaks and the required bytes from compiled loops, where those are loaded and know options and sizes."""
         replay = compiled.loaded()
         if replay is None or self.config.expandable_segments or self.config.max_split_size_bytes is not None:
             return None
         units = np.array(rounded_units(self.first.bytes, self.config), np.int64)
         first, steady = _program(self.first), _program(self.steady)
-        peaks, required_bytes = replay(units, first, steady, steps=STEADY_STEPS, tolerance=self.tolerance)
-        return Peaks(*peaks), required_bytes
+        found = replay(units, first, steady, steps=STEADY_STEPS, tolerance=self.tolerance)
+        return None if found is None else (Peaks(*found[0]), found[1])
 
     @cached_property
     def _after_first(self) -> CachingAllocator:

@@ -105,23 +105,26 @@ def test_captured_graph_takes_the_same(data: Path, plan: str) -> None:
     assert (steps.peaks, steps.required_bytes) == in_python(make)
 
 
-def test_limits_that_need_cached_blocks_back() -> None:
-    """Two halves cached apart must go back to the driver before the whole fits: 24 MiB are enough, 20 are not."""
-    sizes = np.array([10 * MIB, 10 * MIB, 24 * MIB], np.int64)
-    events = np.array([0, 1, ~0, ~1, 2, ~2], np.int64)
+def plain_steps(sizes: list[int], events: list[int], allocator: str = "") -> Steps:
+    """Return a program whose steps are alike, and leave and find nothing."""
     step = StepEvents(
-        bytes=sizes,
-        role=np.zeros(3, np.uint8),
-        node=np.zeros(3, np.int32),
-        root=np.arange(3),
+        bytes=np.array(sizes, np.int64),
+        role=np.zeros(len(sizes), np.uint8),
+        node=np.zeros(len(sizes), np.int32),
+        root=np.arange(len(sizes)),
         start=np.zeros(0, np.int64),
-        events=events,
-        event_node=np.zeros(6, np.int32),
+        events=np.array(events, np.int64),
+        event_node=np.zeros(len(events), np.int32),
         survivors={},
         left=[],
-        workspaces=range(3, 3),
+        workspaces=range(len(sizes), len(sizes)),
     )
-    steps = Steps(step, step, AllocatorConfig())
+    return Steps(step, step, AllocatorConfig.parse(allocator))
+
+
+def test_limits_that_need_cached_blocks_back() -> None:
+    """Two halves cached apart must go back to the driver before the whole fits: 24 MiB are enough, 20 are not."""
+    steps = plain_steps([10 * MIB, 10 * MIB, 24 * MIB], [0, 1, ~0, ~1, 2, ~2])
     assert steps.required_bytes == 24 * MIB
     assert steps.peaks.steady_reserved_bytes == 44 * MIB
 
@@ -129,19 +132,16 @@ def test_limits_that_need_cached_blocks_back() -> None:
 @pytest.mark.parametrize("allocator", ["expandable_segments:True", "max_split_size_mb:64"])
 def test_other_options_stay_in_python(allocator: str) -> None:
     """Growing segments and a split limit are simulated by the classes that know them."""
-    program = np.array([0, 1, ~0, ~1], np.int64)
-    step = StepEvents(
-        bytes=np.array([3 * MIB, 100 * MIB], np.int64),
-        role=np.zeros(2, np.uint8),
-        node=np.zeros(2, np.int32),
-        root=np.arange(2),
-        start=np.zeros(0, np.int64),
-        events=program,
-        event_node=np.zeros(4, np.int32),
-        survivors={},
-        left=[],
-        workspaces=range(2, 2),
-    )
-    steps = Steps(step, step, AllocatorConfig.parse(allocator))
+    steps = plain_steps([3 * MIB, 100 * MIB], [0, 1, ~0, ~1], allocator)
     assert steps.peaks.steady_allocated_bytes == 103 * MIB
+    assert "_after_first" in vars(steps)
+
+
+@pytest.mark.parametrize("sizes", [[1 << 40], [1 << 45], [600 << 30, 500 << 30]], ids=["one", "huge", "together"])
+def test_more_than_keys_have_room_for_stays_in_python(sizes: list[int]) -> None:
+    """A TiB and more, in one tensor or in several, is no card's, and is answered all the same."""
+    tensors = range(len(sizes))
+    steps = plain_steps(sizes, [*tensors, *(~tensor for tensor in tensors)])
+    assert steps.peaks.steady_allocated_bytes == sum(sizes)
+    assert steps.required_bytes == sum(sizes)
     assert "_after_first" in vars(steps)
