@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -128,6 +129,8 @@ CASES: list[tuple[str, Any, str | None, str, str]] = [
     (f"{T}/op/0", -1, "out_of_range", "$.traces.eager.op[0]", "is -1; allowed: 0 to 1"),
     (f"{T}/op/1", 1.0, "wrong_type", "$.traces.eager.op[1]", "is 1.0; allowed: an integer"),
     (f"{T}/op/1", True, "wrong_type", "$.traces.eager.op[1]", "is True"),
+    (f"{T}/op/1", False, "wrong_type", "$.traces.eager.op[1]", "is False"),
+    (f"{T}/op/1", np.int64(1), "wrong_type", "$.traces.eager.op[1]", "a int64"),
     (f"{T}/op/1", None, "wrong_type", "$.traces.eager.op[1]", "is None"),
     (f"{T}/op/1", [1], "wrong_type", "$.traces.eager.op[1]", "an array of 1"),
     (f"{T}/op/1", "1", "wrong_type", "$.traces.eager.op[1]", "'1'"),
