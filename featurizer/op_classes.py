@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from peakcast.featurizer.workspace import CUBLAS_OPS, op_name
 
@@ -71,3 +75,13 @@ def op_class(op: str) -> str:
         if any(part in f"{name}." or part in op for part in parts):
             return known
     return "pointwise" if op.startswith(("aten.", "prims.")) else "custom"
+
+
+def class_codes(ops: Sequence[str]) -> NDArray[np.int64]:
+    """Return the index into OP_CLASSES of each operator."""
+    return np.fromiter(map(_class_code, ops), np.int64, len(ops))
+
+
+@lru_cache(maxsize=8192)
+def _class_code(op: str) -> int:
+    return OP_CLASSES.index(op_class(op))

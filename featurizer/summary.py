@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peakcast.featurizer.allocator_config import AllocatorConfig
-from peakcast.featurizer.op_classes import OP_CLASSES, op_class
+from peakcast.featurizer.op_classes import OP_CLASSES, class_codes
 from peakcast.featurizer.plans import parse_plan
 from peakcast.featurizer.trace import Csr, Trace
 from peakcast.featurizer.vocabulary import GPU, PHASES, QUANTITIES
@@ -153,8 +153,7 @@ def _graph_features(spec: GraphSpec, trace: Trace, prior: Prior) -> Iterator[tup
     yield from _grouped("{}_phase_nodes_share", PHASES, trace.phase, np.ones(count), max(count, 1))
     yield from _grouped("{}_phase_born_share", PHASES, trace.phase, born, whole)
 
-    class_of_op = np.array([OP_CLASSES.index(op_class(op)) for op in spec.ops], np.int64)
-    class_of = class_of_op[trace.op] if count else np.empty(0, np.int64)
+    class_of = class_codes(spec.ops)[trace.op] if count else np.empty(0, np.int64)
     yield from _grouped("{}_nodes_share", OP_CLASSES, class_of, np.ones(count), max(count, 1))
     yield from _grouped("{}_born_share", OP_CLASSES, class_of, born, whole)
 

@@ -70,10 +70,11 @@ class Blend:
         """Return expected bytes [P, Q] from the priors and the heads' corrections."""
         prior = np.stack([example.prior_bytes for example in examples])
         joint = np.zeros_like(prior)
-        for cell, rows, column in _cells(examples):
+        for cell, rows in _cells(examples):
             if not rows.any():
                 continue
-            joint[rows, column] = self.shrinks[f"{cell}/{QUANTITIES[column]}"].apply(corrections_HPQ[:, rows, column])
+            for column, quantity in enumerate(QUANTITIES):
+                joint[rows, column] = self.shrinks[f"{cell}/{quantity}"].apply(corrections_HPQ[:, rows, column])
         return prior * (1.0 + joint)
 
     @classmethod
@@ -95,7 +96,7 @@ class Blend:
         prior = np.stack([example.prior_bytes for example in examples])
         labels = np.unique(np.array(groups), return_inverse=True)[1]
         shrinks: dict[str, Shrink] = {}
-        for cell, of_cell, column in _cells(examples):
+        for (cell, of_cell), column in product(_cells(examples), range(len(QUANTITIES))):
             rows = of_cell & np.isfinite(measured_PQ[:, column])
             name = f"{cell}/{QUANTITIES[column]}"
             if column > 0 and rows.sum() < _MIN_ROWS:
@@ -115,15 +116,14 @@ class Blend:
         return cls({name: Shrink(**{**values, "shares": tuple(values["shares"])}) for name, values in data.items()})
 
 
-def _cells(examples: Sequence[Example]) -> list[tuple[str, NDArray[np.bool_], int]]:
-    """Return every "family/task" with its rows [P], for each quantity's column."""
+def _cells(examples: Sequence[Example]) -> list[tuple[str, NDArray[np.bool_]]]:
+    """Return every "family/task" with its rows [P]."""
     is_eager = np.array([example.is_eager for example in examples])
     task = np.array([example.task for example in examples])
-    found = []
-    for family_name, task_name in product(FAMILIES, TASKS):
-        rows = (is_eager == (family_name == "eager")) & (task == task_name)
-        found += [(f"{family_name}/{task_name}", rows, column) for column in range(len(QUANTITIES))]
-    return found
+    return [
+        (f"{family}/{task_name}", (is_eager == (family == "eager")) & (task == task_name))
+        for family, task_name in product(FAMILIES, TASKS)
+    ]
 
 
 def _choose(truth: Floats, corrections_HR: Floats, group: NDArray[np.int64], tried: Sequence[Shrink]) -> Shrink:

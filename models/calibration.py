@@ -56,8 +56,8 @@ class ScoreTable:
 
     def conformal(self, risk: float) -> float:
         """Return the smallest score q with P(new score > q) <= risk; inf where `risk` < 1 / (groups + 1)."""
-        allowed = np.flatnonzero(self.mass_above <= risk + 1e-12)
-        return float(self.scores[allowed[0]]) if len(allowed) else float("inf")
+        allowed = int(np.searchsorted(self.mass_above[::-1], risk + 1e-12, side="right"))  # the last so many scores
+        return float(self.scores[-allowed]) if allowed else float("inf")
 
     def quantile(self, risk: float) -> Quantile:
         """Return the conformal quantile, or beyond what the data supports the extended tail.

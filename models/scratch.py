@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from peakcast.featurizer.op_classes import OP_CLASSES, op_class
+from peakcast.featurizer.op_classes import OP_CLASSES, class_codes
 from peakcast.featurizer.prior import Prior
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import GPU
@@ -37,9 +37,8 @@ def overshoot_bytes(spec: GraphSpec, prior: Prior) -> dict[str, float]:
         dies = storages.died[csr.ids] == node
         freed += np.bincount(node, weights=size_bytes[csr.ids] * dies, minlength=len(trace))
     rise = np.maximum(prior.watermark_bytes + freed + touched - prior.steady_allocated_bytes, 0.0)
-    class_of_op = np.array([OP_CLASSES.index(op_class(op)) for op in spec.ops])
     most = np.zeros(len(OP_CLASSES))
-    np.maximum.at(most, class_of_op[trace.op], rise)
+    np.maximum.at(most, class_codes(spec.ops)[trace.op], rise)
     return {name: float(most[OP_CLASSES.index(name)]) for name in SCRATCH_CLASSES}
 
 
