@@ -27,7 +27,7 @@ def accumulated_in_place(lifetimes: Lifetimes, trace: Trace, ops: Sequence[str])
         (trace.op == list(ops).index(_ADD)) & (trace.phase == BACKWARD) & (trace.region < 0) & (trace.device == GPU)
     )
     born, died, size_bytes = trace.storages.born, trace.storages.died, trace.storages.bytes
-    reads, writes = np.diff(trace.inputs.offsets), np.diff(trace.outputs.offsets)
+    reads, writes = trace.inputs.sizes(), trace.outputs.sizes()
     node = np.flatnonzero(is_sum & (reads == 2) & (writes == 1))
     first, total = trace.inputs.ids[trace.inputs.offsets[node]], trace.outputs.ids[trace.outputs.offsets[node]]
     is_held_alone = (died[first] == node) & (born[first] >= 0) & (born[first] < node) & (lifetimes.born[first] >= 0)

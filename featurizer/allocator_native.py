@@ -42,13 +42,11 @@ class OutOfLimitError(MemoryError):
     """An allocation did not fit under the limit, cached blocks given back."""
 
 
-def rounded_units(sizes_bytes: Int64, config: AllocatorConfig) -> list[int]:
+def rounded_units(sizes_bytes: Int64, config: AllocatorConfig) -> Int64:
     """Round requests to what the allocator looks for, in units of 512 bytes; a request of 0 stays 0."""
-    units = -(-sizes_bytes // UNIT_BYTES)
     if any(division > 1 for division in config.roundup_power2_divisions):
-        return [_power2_rounded(int(size), config) if size else 0 for size in sizes_bytes]
-    rounded: list[int] = units.tolist()
-    return rounded
+        return np.array([_power2_rounded(size, config) if size else 0 for size in sizes_bytes.tolist()], np.int64)
+    return -(-sizes_bytes // UNIT_BYTES)
 
 
 def _power2_rounded(size_bytes: int, config: AllocatorConfig) -> int:
@@ -145,7 +143,7 @@ class CachingAllocator:
     def add(self, sizes_bytes: Int64) -> range:
         """Give tensors of these sizes numbers, without allocating them."""
         first = len(self._units)
-        self._units += rounded_units(sizes_bytes, self.config)
+        self._units += rounded_units(sizes_bytes, self.config).tolist()
         self._held += [NOT_HELD] * len(sizes_bytes)
         return range(first, len(self._units))
 

@@ -159,7 +159,7 @@ def _read_beside_the_first(csr: Csr, nodes: Flags) -> Int32:
 
 def _views(trace: Trace) -> NDArray[np.bool_]:
     inputs, outputs = trace.inputs, trace.outputs
-    views: NDArray[np.bool_] = (np.diff(inputs.offsets) == 1) & (np.diff(outputs.offsets) == 1)
+    views: NDArray[np.bool_] = (inputs.sizes() == 1) & (outputs.sizes() == 1)
     candidates = np.flatnonzero(views)
     views[candidates] = inputs.ids[inputs.offsets[candidates]] == outputs.ids[outputs.offsets[candidates]]
     return views

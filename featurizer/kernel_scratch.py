@@ -141,9 +141,9 @@ def _keeps_type(trace: Trace) -> NDArray[np.bool_]:
     """Tell which nodes read first what was made in the type that they return, or by a maker out of sight."""
     inputs, outputs = trace.inputs, trace.outputs
     keeps = np.zeros(len(trace), np.bool_)
-    reads = np.flatnonzero(np.diff(inputs.offsets))
+    reads = np.flatnonzero(inputs.sizes())
     maker = trace.storages.born[inputs.ids[inputs.offsets[reads]]]
-    keeps[reads] = (maker < 0) | (np.diff(outputs.offsets)[maker] != 1) | (trace.dtype[maker] == trace.dtype[reads])
+    keeps[reads] = (maker < 0) | (outputs.sizes()[maker] != 1) | (trace.dtype[maker] == trace.dtype[reads])
     return keeps
 
 

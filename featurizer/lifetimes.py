@@ -238,7 +238,7 @@ def _first_touch(trace: Trace, count: int) -> Int64:
     """Return the first node that reads or writes each storage, -1 where none does."""
     touched = np.full(count, len(trace), np.int64)
     for csr in (trace.inputs, trace.outputs):
-        np.minimum.at(touched, csr.ids, np.repeat(np.arange(len(trace)), np.diff(csr.offsets)))
+        np.minimum.at(touched, csr.ids, csr.rows())
     return np.where(touched == len(trace), -1, touched)
 
 

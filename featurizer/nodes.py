@@ -43,7 +43,7 @@ def node_matrix(spec: GraphSpec, plan: str, embedding: OpEmbedding | None = None
 
 def output_bytes(trace: Trace) -> NDArray[np.float64]:
     """Return [N]: the bytes of the distinct storages that each node writes or returns."""
-    if (np.diff(trace.outputs.offsets) > 1).any():  # a node with several outputs may name a storage twice
+    if (trace.outputs.sizes() > 1).any():  # a node with several outputs may name a storage twice
         node_E, storage_E = trace.outputs.distinct(len(trace.storages))
     else:
         node_E, storage_E = trace.outputs.rows(), trace.outputs.ids.astype(np.int64)

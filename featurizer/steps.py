@@ -135,7 +135,7 @@ class Steps:
         replay = compiled.loaded()
         if replay is None or self.config.expandable_segments or self.config.max_split_size_bytes is not None:
             return None
-        units = np.array(rounded_units(self.first.bytes, self.config), np.int64)
+        units = rounded_units(self.first.bytes, self.config)
         first, steady = _program(self.first), _program(self.steady)
         found = replay(units, first, steady, steps=STEADY_STEPS, tolerance=self.tolerance)
         return None if found is None else (Peaks(*found[0]), found[1])

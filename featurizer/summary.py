@@ -182,8 +182,7 @@ def _grouped(
 
 def _row_sums(csr: Csr, weight: Floats) -> Floats:
     """Return, for each of N rows, the sum of the weights of its storages."""
-    count = len(csr.offsets) - 1
-    return _sums(np.repeat(np.arange(count), np.diff(csr.offsets)), weight[csr.ids], count)
+    return _sums(csr.rows(), weight[csr.ids], len(csr.offsets) - 1)
 
 
 def _sums(code: NDArray[np.integer], weight: Floats, length: int) -> Floats:

@@ -26,9 +26,13 @@ class Csr:
         """Return the ids of one row."""
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
+    def sizes(self) -> Int32:
+        """Return how many ids each row holds."""
+        return self.offsets[1:] - self.offsets[:-1]
+
     def rows(self) -> NDArray[np.int64]:
         """Return the row that each id stands in."""
-        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+        return np.repeat(np.arange(len(self.offsets) - 1), self.sizes())
 
     def distinct(self, storages: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return each pair of a row and an id once, in ascending order; ids are below `storages`."""

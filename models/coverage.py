@@ -156,8 +156,7 @@ def _written_bytes(trace: Trace, ops: tuple[str, ...]) -> dict[str, float]:
     """Return the bytes each op writes, nested branches included. An op that writes nothing is listed with 0."""
     written: dict[str, float] = {}
     for part in walk(trace):
-        node_of_output = np.repeat(np.arange(len(part)), np.diff(part.outputs.offsets))
-        by_node = np.bincount(node_of_output, weights=part.storages.bytes[part.outputs.ids], minlength=len(part))
+        by_node = np.bincount(part.outputs.rows(), weights=part.storages.bytes[part.outputs.ids], minlength=len(part))
         by_op = np.bincount(part.op, weights=by_node, minlength=len(ops))
         for code in np.flatnonzero(np.bincount(part.op)):
             written[ops[code]] = written.get(ops[code], 0.0) + float(by_op[code])

@@ -28,15 +28,13 @@ def overshoot_bytes(spec: GraphSpec, prior: Prior) -> dict[str, float]:
         return dict.fromkeys(SCRATCH_CLASSES, 0.0)
     storages = trace.storages
     size_bytes = np.where(storages.device == GPU, storages.bytes, 0).astype(float)
-    touched = np.zeros(len(trace))
     # The watermark is what lives after a node: what the node touches and frees lived while it ran.
-    freed = np.zeros(len(trace))
+    touched_and_freed = np.zeros(len(trace))
     for csr in (trace.inputs, trace.outputs):
-        node = np.repeat(np.arange(len(trace)), np.diff(csr.offsets))
-        touched += np.bincount(node, weights=size_bytes[csr.ids], minlength=len(trace))
-        dies = storages.died[csr.ids] == node
-        freed += np.bincount(node, weights=size_bytes[csr.ids] * dies, minlength=len(trace))
-    rise = np.maximum(prior.watermark_bytes + freed + touched - prior.steady_allocated_bytes, 0.0)
+        node = csr.rows()
+        counted = 1 + (storages.died[csr.ids] == node)
+        touched_and_freed += np.bincount(node, weights=size_bytes[csr.ids] * counted, minlength=len(trace))
+    rise = np.maximum(prior.watermark_bytes + touched_and_freed - prior.steady_allocated_bytes, 0.0)
     most = np.zeros(len(OP_CLASSES))
     np.maximum.at(most, class_codes(spec.ops)[trace.op], rise)
     return {name: float(most[OP_CLASSES.index(name)]) for name in SCRATCH_CLASSES}
