@@ -125,9 +125,12 @@ class Predictor:
         examples = []
         for name, prior in zip(names, priors, strict=True):
             trace = spec.traces[prior.trace_plan]
-            example = make_example(spec, name, prior, as_captured(spec, trace, run), device)
-            facts = replace(example.facts, contradictions=contradictions(spec, trace, run))
-            examples.append(replace(example, facts=facts))
+            captured_run = as_captured(spec, trace, run)
+            example = make_example(spec, name, prior, captured_run, device)
+            if captured_run is not run:  # the facts are of the graph, the doubts of the question
+                facts = replace(example.facts, contradictions=contradictions(spec, trace, run))
+                example = replace(example, facts=facts)
+            examples.append(example)
         forecast = self.forecast(examples, risk)
         return build_prediction(
             spec,
