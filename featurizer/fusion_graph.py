@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import pairwise
 from typing import Final, Self
 
@@ -16,6 +17,17 @@ from peakcast.featurizer.vocabulary import BACKWARD
 
 Flags = NDArray[np.bool_]
 
+
+class Loop(IntEnum):
+    """How a kernel goes through what it reads. Kernels are fused where their loops fit together."""
+
+    NONE = 0  # fused with nothing
+    FLAT = 1  # element by element
+    ROWS = 2  # a row at a time, to an element each
+    COLUMNS = 3  # sums over all rows
+    PARTS = 4  # a concatenation: each part by itself
+
+
 _BLOCK_BYTES = 512
 _KINDS: Final = tuple(OpKind)
 # Library calls that write to a buffer which they are given.
@@ -25,6 +37,17 @@ _MOVING_VIEWS = frozenset(
     {"permute", "transpose", "t", "slice", "select", "expand", "as_strided", "unfold", "split", "split_with_sizes"}
 )
 _NEEDS_MEMORY = (OpKind.EXTERN, OpKind.WINDOW)
+# Lowered to a buffer whoever reads them.
+_WRITTEN: frozenset[str] = frozenset()
+# Along the last dimension, however long it is.
+_ALONG_ROWS = frozenset({"amax", "prepare_softmax_online"})
+_SUMS = frozenset({"mean", "sum"})
+# Below this it does not matter which kernel writes a buffer.
+_FUSED_BYTES: Final = 1 << 20
+# inductor's MixOrderReduction: sums over at least this many rows, so long, of so many elements in all.
+_FEWEST_ROWS: Final = 4096
+_LONGEST_ROW: Final = 1 << 14
+_FEWEST_ELEMENTS: Final = 5 << 20
 # Computed by ATen, into a buffer that holds the first input: inductor falls back for all reductions but a sum.
 _SCATTERS_IN_PLACE = frozenset({"scatter_reduce"})
 
@@ -38,6 +61,10 @@ class GraphColumns:
     moves: Flags  # [N] a view such that what is read through it lies elsewhere than it was written
     is_copy: Flags  # [N]
     allocates_itself: Flags  # [N] a library call without `out=`
+    is_written: Flags  # [N] its result is a buffer whoever reads it
+    loop: Int64  # [N] Loop
+    outer: Int64  # [N] elements that the loop makes
+    inner: Int64  # [N] elements that it reads for each
     inputs: Csr
     new: Csr  # the storages that a node allocates
     changed: Csr  # the storages made before that a node writes to
@@ -51,6 +78,7 @@ class GraphColumns:
     died: Int64  # [S]
     is_donated: Flags  # [S]
     is_returned: Flags  # [S] its graph returns it, and its caller drops it at once
+    returned_view: Int64  # [S] the view by which it leaves its graph, where that is the last node to touch it; -1
 
     @classmethod
     def of(cls, trace: Trace, ops: tuple[str, ...]) -> Self:
@@ -73,24 +101,41 @@ class GraphColumns:
         needed: Int64 = np.concatenate((storage[needs_memory], changed.ids, beside)).astype(np.int64)
         born, died = trace.storages.born.astype(np.int64), trace.storages.died.astype(np.int64)
         kind = np.array(kinds, np.int64)[trace.op]
+        numel = np.where(born >= 0, trace.numel[born] if len(trace) else 0, 0).astype(np.int64)
+        size_bytes = -(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+        loop, outer, inner = _loops(
+            kind,
+            trace.inputs,
+            new,
+            numel,
+            size_bytes,
+            along_rows=by_op([name in _ALONG_ROWS for name in stems]),
+            is_sum=by_op([name in _SUMS for name in stems]),
+        )
+        is_returned = _returned(trace, is_view, by_op([name == "exp" for name in stems]))
         return cls(
             kind=kind,
             is_view=is_view,
             moves=by_op([name in _MOVING_VIEWS for name in stems]),
             is_copy=by_op([name == "clone" for name in stems]),
             allocates_itself=(kind == OpKind.EXTERN) & ~by_op([name in _WITH_OUT for name in stems]),
+            is_written=by_op([name in _WRITTEN for name in stems]),
+            loop=loop,
+            outer=outer,
+            inner=inner,
             inputs=trace.inputs,
             new=new,
             changed=changed,
             readers=np.bincount(storage, minlength=count),
             is_needed_in_memory=_flags(needed, count),
-            numel=np.where(born >= 0, trace.numel[born] if len(trace) else 0, 0).astype(np.int64),
+            numel=numel,
             dtype=np.where(born >= 0, trace.dtype.astype(np.int64)[born] if len(trace) else 0, -1),
-            bytes=-(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES,
+            bytes=size_bytes,
             born=born,
             died=died,
             is_donated=_donated(trace),
-            is_returned=_returned(trace, is_view, by_op([name == "exp" for name in stems])),
+            is_returned=is_returned,
+            returned_view=_returned_views(trace, is_view),
         )
 
 
@@ -103,6 +148,11 @@ class CompiledGraph:
         self.moves: list[bool] = columns.moves.tolist()
         self.is_copy: list[bool] = columns.is_copy.tolist()
         self.allocates_itself: list[bool] = columns.allocates_itself.tolist()
+        self.is_written: list[bool] = columns.is_written.tolist()
+        self.loop: list[int] = columns.loop.tolist()
+        self.outer: list[int] = columns.outer.tolist()
+        self.inner: list[int] = columns.inner.tolist()
+        self.returned_view: list[int] = columns.returned_view.tolist()
         self.inputs, self.new, self.changed = _rows(columns.inputs), _rows(columns.new), _rows(columns.changed)
         self.readers: list[int] = columns.readers.tolist()
         self.is_needed_in_memory: list[bool] = columns.is_needed_in_memory.tolist()
@@ -187,6 +237,55 @@ def _returned(trace: Trace, is_view: Flags, is_exp: Flags) -> Flags:
         (born[made] == died[made]) | is_view[died[made]],
     )
     return returned
+
+
+def _returned_views(trace: Trace, is_view: Flags) -> Int64:
+    """Return, for each storage [S], the view that is the last node to touch it where it leaves its graph; -1: none."""
+    born, died = trace.storages.born, trace.storages.died
+    touched = np.full(len(born), -1, np.int64)
+    for csr in (trace.inputs, trace.outputs):
+        np.maximum.at(touched, csr.ids, csr.rows())
+    if not len(trace):
+        return touched
+    code = trace.compiled_parts()
+    last = np.zeros(len(trace), np.int64)
+    for first, end in segments(trace):
+        last[first:end] = end - 1
+    made_in = last[np.maximum(born, 0)]
+    leaves = (born >= 0) & ((died < 0) | (died >= made_in))
+    is_late = leaves & (code[touched] >= 0) & (touched <= made_in) & is_view[touched]
+    return np.where(is_late, touched, -1)
+
+
+def _loops(
+    kind: Int64, inputs: Csr, new: Csr, numel: Int64, size_bytes: Int64, *, along_rows: Flags, is_sum: Flags
+) -> tuple[Int64, Int64, Int64]:
+    """Return how each node [N] goes through what it reads: the loop, the elements made, those read for each.
+
+    A trace does not tell along which dimensions a reduction goes. Where there are more rows than columns, one that
+    makes an element for each row is taken to read along rows, and a sum that makes one for each column down them.
+    """
+    loop, outer, inner = np.zeros((3, len(kind)), np.int64)
+    loop[kind == OpKind.CONCAT] = Loop.PARTS
+    makes = np.diff(new.offsets)
+    made = np.zeros(len(kind), np.int64)
+    made[makes > 0] = new.ids[new.offsets[:-1][makes > 0]]
+    if not len(numel):
+        return loop, outer, inner
+    read = np.zeros(len(kind), np.int64)
+    np.maximum.at(read, inputs.rows(), numel[inputs.ids])
+    flat = np.isin(kind, (OpKind.POINTWISE, OpKind.WINDOW)) & (makes == 1) & (size_bytes[made] >= _FUSED_BYTES)
+    loop[flat], outer[flat], inner[flat] = Loop.FLAT, numel[made[flat]], 1
+    found = np.flatnonzero((kind == OpKind.REDUCTION) & (makes > 0))
+    outer[found] = numel[made[found]]
+    found = found[outer[found] > 0]
+    inner[found] = read[found] // outer[found]
+    found = found[(inner[found] > 1) & (inner[found] * outer[found] == read[found])]
+    loop[found[((inner <= outer) | along_rows)[found] & (read[found] >= _FUSED_BYTES // 4)]] = Loop.ROWS
+    rows, columns = inner[found], outer[found]
+    is_long = (rows >= _FEWEST_ROWS) & (rows >= 2 * columns) & (columns <= _LONGEST_ROW)
+    loop[found[is_sum[found] & is_long & (read[found] >= _FEWEST_ELEMENTS)]] = Loop.COLUMNS
+    return loop, outer, inner
 
 
 def _flags(ids: NDArray[np.integer], count: int) -> Flags:

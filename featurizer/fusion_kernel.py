@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from peakcast.featurizer.fusion_graph import GraphColumns
+from peakcast.featurizer.fusion_rounds_kernel import Bits, fuse_rounds
 from peakcast.featurizer.jit import entry, inner
 from peakcast.featurizer.memory_order_kernel import best_order
 from peakcast.featurizer.trace import Csr, Int32, Int64
@@ -26,17 +27,17 @@ _SCATTER: Final = 3
 _WINDOW: Final = 4
 _CONCAT: Final = 5
 
-# Rows of `nodes` [5, N].
-_KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF = range(5)
-# Rows of `storages` [9, S].
-_READERS, _NEEDED, _NUMEL, _DTYPE, _BYTES, _BORN, _DIED, _DONATED, _RETURNED = range(9)
+# Rows of `nodes` [9, N].
+_KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER, _INNER = range(9)
+# Rows of `storages` [10, S].
+_READERS, _NEEDED, _NUMEL, _DTYPE, _BYTES, _BORN, _DIED, _DONATED, _RETURNED, _RETURNED_VIEW = range(10)
 # Rows of `state` [16, S], which is good for one graph: `_GRAPH` says for which.
 (
     _GRAPH,
     _EXPRESSION,  # what an inlined storage is read as
     _MOVED,  # whether its latest view moves elements
     _MARK,  # its item in the expression being joined
-    _SIBLING,  # the earlier kernel that its own was fused with
+    _LATE,  # the node that makes it, where it is written with the view that is returned
     _MADE,  # the step that makes it
     _BUFFER,
     _IS_CHANGED,  # whether a kernel writes to it in place
@@ -46,26 +47,25 @@ _READERS, _NEEDED, _NUMEL, _DTYPE, _BYTES, _BORN, _DIED, _DONATED, _RETURNED = r
     _WRITTEN,  # the kernel that makes it
     _TAKEN,  # the storage whose memory it takes over
     _GONE,  # whether another took its memory over
-    _KERNELS,  # how many kernels read it
-    _READER,  # one of them
+    _PLACE,  # among those that the graph touches
+    _READ_IN,  # the fused kernel that alone reads it; -2: several do
 ) = range(16)
-# Places of `limits`.
-(
-    _SHARED_READS,
-    _SINGLE_READS,
-    _INLINED_OPS,
-    _SIBLING_DISTANCE,
-    _SIBLING_BYTES,
-    _MOST_REORDERED,
-    _MOST_FUSED,
-    _MOST_FUSED_READS,
-) = range(8)
+_SEVERAL: Final = -2
+# Places of `limits`; the rest are those of `fusion_rounds_kernel`.
+_SHARED_READS, _SINGLE_READS, _INLINED_OPS, _MOST_REORDERED = range(4)
+_OF_ROUNDS: Final = 4
+_MOST_FUSED_READS: Final = -1
+# What a kernel does with a storage, as in `fusion_rounds_kernel`.
+_READS: Final = 1
+_WRITES: Final = 2
+_DISPLACED: Final = 4
+_NO_LOOP: Final = 0
 
 Table = tuple[Int64, Int64]
 Columns = tuple[Int64, Int64, Table, Table, Table]  # nodes, storages; read, made and changed by node
-# By kernel [K]: when it runs, its node, its expression; by expression: its first item and the one after its last; by
-# item: the storage, and whether it is read out of place.
-Kernels = tuple[Int64, Int64, Int64, Int64, Int64, Int64, Int64]
+# By kernel [K]: when it runs, its node, its expression, its number as it was lowered; by expression: its first item and
+# the one after its last; by item: the storage, and whether it is read out of place.
+Kernels = tuple[Int64, Int64, Int64, Int64, Int64, Int64, Int64, Int64]
 # As `memory_order_kernel.best_order` takes it: the node times; size, maker, is_output; reader, read; before, after.
 Steps = tuple[Int64, Int64, Int64, Int64, Int64, Int64, Int64, Int64]
 
@@ -164,7 +164,19 @@ def _gets_buffer(node: int, end: int, columns: Columns, limits: Int64, reads: in
             return True
         readers = max(readers, storages[_READERS, storage])
     most_reads = limits[_SHARED_READS] if readers > 1 else limits[_SINGLE_READS]
-    return bool(reads > most_reads or ops > limits[_INLINED_OPS])
+    is_written = columns[0][_IS_WRITTEN, node]
+    return bool(is_written or reads > most_reads or ops > limits[_INLINED_OPS])
+
+
+@inner
+def _is_late(node: int, end: int, columns: Columns, limits: Int64, reads: int, ops: int) -> bool:
+    nodes, storages, (offsets, ids) = columns[0], columns[1], columns[3]
+    if offsets[node + 1] - offsets[node] != 1:
+        return False
+    storage = ids[offsets[node]]
+    most_reads = limits[_SHARED_READS] if storages[_READERS, storage] else limits[_SINGLE_READS]
+    is_much = nodes[_IS_WRITTEN, node] or reads > most_reads or ops > limits[_INLINED_OPS]
+    return bool(node < storages[_RETURNED_VIEW, storage] < end and not storages[_NEEDED, storage] and not is_much)
 
 
 @inner
@@ -182,6 +194,12 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
     for node in range(first, end):
         makes = new_offsets[node + 1] - new_offsets[node]
         if nodes[_IS_VIEW, node] and makes == 0:
+            viewed = ids[offsets[node]]
+            if state[_LATE, viewed] != _NONE and columns[1][_RETURNED_VIEW, viewed] == node:
+                node_of[kernels], source[kernels] = node, state[_LATE, viewed]
+                expression[kernels] = state[_EXPRESSION, viewed]
+                state[_LATE, viewed] = state[_EXPRESSION, viewed] = _NONE
+                kernels += 1
             state[_MOVED, ids[offsets[node]]] = nodes[_MOVES, node]
             continue
         stop, ops = _join(node, columns, state, spans, items, displaced, filled)
@@ -194,6 +212,9 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
             for index in range(new_offsets[node], new_offsets[node + 1]):
                 state[_EXPRESSION, new_ids[index]] = expressions
                 born[new_ids[index]] = _NEVER
+        elif nodes[_KIND, node] == _POINTWISE and _is_late(node, end, columns, limits, stop - filled, ops):
+            storage = new_ids[new_offsets[node]]
+            state[_EXPRESSION, storage], state[_LATE, storage] = expressions, node
         else:
             node_of[kernels], source[kernels], expression[kernels] = node, node, expressions
             kernels += 1
@@ -203,211 +224,11 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
         node_of[:kernels].copy(),
         source[:kernels].copy(),
         expression[:kernels].copy(),
+        np.arange(kernels),
         spans[0, :expressions].copy(),
         spans[1, :expressions].copy(),
         items[:filled].copy(),
         displaced[:filled].copy(),
-    )
-
-
-@inner
-def _only_reader(kernel: int, end: int, columns: Columns, state: Int64, kernels: Kernels) -> int:
-    """Return the one kernel that reads what a pointwise kernel makes, if it is pointwise, as long and later."""
-    nodes, storages, (new_offsets, new_ids) = columns[0], columns[1], columns[3]
-    node_of, source = kernels[0], kernels[1]
-    node = source[kernel]
-    if nodes[_KIND, node] != _POINTWISE or new_offsets[node + 1] - new_offsets[node] != 1:
-        return _NONE
-    written = new_ids[new_offsets[node]]
-    if state[_KERNELS, written] != 1 or _leaves(written, end, storages):
-        return _NONE
-    into: int = state[_READER, written]
-    other = source[into]
-    if nodes[_KIND, other] != _POINTWISE or new_offsets[other + 1] - new_offsets[other] != 1:
-        return _NONE
-    is_as_long = storages[_NUMEL, new_ids[new_offsets[other]]] == storages[_NUMEL, written]
-    return into if is_as_long and node_of[into] > node_of[kernel] else _NONE
-
-
-@inner
-def _fused_into_readers(
-    end: int, columns: Columns, state: Int64, kernels: Kernels, born: Int32, limits: Int64
-) -> Kernels:
-    """Fuse pointwise kernels into the one pointwise kernel that reads them; returns those left."""
-    (new_offsets, new_ids), (changed_offsets, changed_ids) = columns[3], columns[4]
-    node_of, source, expression, starts, stops, items, displaced = kernels
-    for kernel in range(len(node_of)):
-        for item in range(starts[expression[kernel]], stops[expression[kernel]]):
-            state[_KERNELS, items[item]] = max(state[_KERNELS, items[item]], 0) + 1
-            state[_READER, items[item]] = kernel
-        for index in range(changed_offsets[source[kernel]], changed_offsets[source[kernel] + 1]):
-            state[_IS_CHANGED, changed_ids[index]] = 1
-    filled = len(items)
-    is_left = np.ones(len(node_of), np.bool_)
-    for kernel in range(len(node_of)):
-        into = _only_reader(kernel, end, columns, state, kernels)
-        if into == _NONE:
-            continue
-        written = new_ids[new_offsets[source[kernel]]]
-        own, others = expression[kernel], expression[into]
-        is_steady = True
-        for item in range(starts[own], stops[own]):
-            is_steady = is_steady and state[_IS_CHANGED, items[item]] != 1
-        if not is_steady:
-            continue
-        most = filled + stops[own] - starts[own] + stops[others] - starts[others]
-        if most > len(items):
-            more = np.empty(most + len(items), np.int64)
-            items, displaced = np.concatenate((items, more)), np.concatenate((displaced, more))
-        stop, moved = filled, 0
-        for item in range(starts[others], stops[others]):
-            if items[item] == written:
-                moved = displaced[item]
-                continue
-            state[_MARK, items[item]] = stop
-            items[stop], displaced[stop] = items[item], displaced[item]
-            stop += 1
-        first_own = stop
-        for item in range(starts[own], stops[own]):
-            read = items[item]
-            if state[_MARK, read] < filled:
-                state[_MARK, read] = stop
-                items[stop], displaced[stop] = read, 0
-                stop += 1
-            displaced[state[_MARK, read]] |= displaced[item] | moved
-        begin, filled = filled, stop
-        if stop - begin + 1 > limits[_MOST_FUSED_READS]:
-            continue
-        for item in range(starts[own], stops[own]):
-            read = items[item]
-            if state[_MARK, read] < first_own:
-                state[_KERNELS, read] -= 1
-            state[_READER, read] = into
-        starts[others], stops[others] = begin, stop
-        is_left[kernel] = False
-        born[written] = _NEVER
-    left = np.flatnonzero(is_left)
-    return node_of[left], source[left], expression[left], starts, stops, items, displaced
-
-
-@inner
-def _fuse_siblings(first: int, end: int, columns: Columns, state: Int64, kernels: Kernels, limits: Int64) -> None:
-    """Move kernels to an earlier one with as long a loop that reads or makes a buffer they read."""
-    nodes, storages, (offsets, ids), (new_offsets, new_ids), _ = columns
-    node_of, source, expression, starts, stops, items, _ = kernels
-    # What kernels read and make, and what the parts of concatenations read: none of these more than an inlined value.
-    most = max(limits[_SINGLE_READS], limits[_SHARED_READS], 1) * (offsets[end] - offsets[first])
-    latest = _new_slots(most + len(items) + len(node_of) + 1)
-    place, fused = np.zeros(end - first, np.int64), np.zeros(end - first, np.int64)
-    for kernel in range(len(node_of)):
-        place[node_of[kernel] - first] = kernel
-    for kernel in range(len(node_of)):
-        node, runs_at = source[kernel], node_of[kernel]
-        kind, begin, stop = nodes[_KIND, node], starts[expression[kernel]], stops[expression[kernel]]
-        if (kind in (_POINTWISE, _WINDOW)) and new_offsets[node + 1] - new_offsets[node] == 1:
-            written = new_ids[new_offsets[node]]
-            elements = storages[_NUMEL, written]
-            if storages[_BYTES, written] >= limits[_SIBLING_BYTES]:
-                sibling = _NONE
-                for item in range(begin, stop):
-                    sibling = max(sibling, latest[2, _slot(latest, items[item], elements)])
-                if sibling != _NONE and sibling < node and fused[sibling - first] < limits[_MOST_FUSED]:
-                    exists, reads_made = True, False
-                    for item in range(begin, stop):
-                        read = items[item]
-                        exists = exists and state[_IS_CHANGED, read] != 1
-                        at = state[_SIBLING, read] if state[_SIBLING, read] != _NONE else storages[_BORN, read]
-                        if at >= sibling:
-                            reads_made = True
-                            exists = exists and (
-                                kind == _POINTWISE
-                                and at == sibling
-                                and latest[2, _slot(latest, read, elements)] == sibling
-                                and nodes[_KIND, storages[_BORN, read]] == _POINTWISE
-                                and storages[_NUMEL, read] == elements
-                            )
-                    is_near = reads_made or kernel - place[sibling - first] <= limits[_SIBLING_DISTANCE]
-                    if exists and is_near:
-                        runs_at = sibling
-                        state[_SIBLING, written] = sibling
-                        fused[sibling - first] += 1
-            for item in range(begin, stop):
-                latest[2, _slot(latest, items[item], elements)] = runs_at
-            if kind == _POINTWISE:
-                latest[2, _slot(latest, written, elements)] = runs_at
-        elif kind == _CONCAT:
-            for index in range(offsets[node], offsets[node + 1]):
-                part = ids[index]
-                value = state[_EXPRESSION, part]
-                if value == _NONE:
-                    latest[2, _slot(latest, part, storages[_NUMEL, part])] = runs_at
-                else:
-                    for item in range(starts[value], stops[value]):
-                        latest[2, _slot(latest, items[item], storages[_NUMEL, part])] = runs_at
-        node_of[kernel] = runs_at
-
-
-@inner
-def _steps(first: int, end: int, columns: Columns, state: Int64, kernels: Kernels, touched: Int64) -> Steps:
-    """Return the program of a graph as the orders take it. Kernels that run at one node are one step."""
-    storages, (new_offsets, new_ids), (changed_offsets, changed_ids) = columns[1], columns[3], columns[4]
-    node_of, source, expression, starts, stops, items, _ = kernels
-    step_of = np.full(end - first, _NONE, np.int64)
-    for node in node_of:
-        step_of[node - first] = 0
-    times = np.flatnonzero(step_of == 0)
-    step_of[times] = np.arange(len(times))
-    changes = accesses = reads = 0
-    for kernel in range(len(node_of)):
-        node = source[kernel]
-        reads += stops[expression[kernel]] - starts[expression[kernel]]
-        for index in range(new_offsets[node], new_offsets[node + 1]):
-            state[_MADE, new_ids[index]] = step_of[node_of[kernel] - first]
-        for index in range(changed_offsets[node], changed_offsets[node + 1]):
-            state[_IS_CHANGED, changed_ids[index]] = 1
-            changes += 1
-    # Which step reads what, each pair once: in the order of the steps, so that one look back tells.
-    in_order = np.argsort(node_of, kind="mergesort")
-    reader, read = np.empty(reads, np.int64), np.empty(reads, np.int64)
-    pairs = 0
-    for kernel in in_order:
-        step = step_of[node_of[kernel] - first]
-        for item in range(starts[expression[kernel]], stops[expression[kernel]]):
-            storage = items[item]
-            if state[_LAST, storage] != step:  # borrowed: nothing is known of last reads yet
-                state[_LAST, storage] = step
-                reader[pairs], read[pairs] = step, storage
-                pairs += 1
-            if state[_IS_CHANGED, storage] == 1:
-                accesses += 1
-    before, after = _in_turn(columns, state, kernels, step_of, first, changes + accesses)
-    size = np.empty(len(touched), np.int64)
-    maker, is_output = np.empty_like(size), np.empty_like(size)
-    buffers = 0
-    for storage in touched:
-        is_read = state[_LAST, storage] != _NONE
-        state[_LAST, storage] = _NONE
-        made = state[_MADE, storage]
-        dies = _dies(storage, first, end, storages)
-        if made != _NONE or (is_read and dies and storages[_DONATED, storage]):
-            size[buffers], maker[buffers], is_output[buffers] = storages[_BYTES, storage], made, not dies
-            state[_BUFFER, storage] = buffers
-            buffers += 1
-    kept = 0
-    for pair in range(pairs):
-        buffer = state[_BUFFER, read[pair]]
-        if buffer != _NONE and maker[buffer] != reader[pair]:
-            reader[kept], read[kept] = reader[pair], buffer
-            kept += 1
-    return (
-        times + first,
-        size[:buffers],
-        maker[:buffers],
-        is_output[:buffers],
-        reader[:kept],
-        read[:kept],
-        before,
-        after,
     )
 
 
@@ -417,7 +238,7 @@ def _in_turn(
 ) -> tuple[Int64, Int64]:
     """Return pairs of steps in turn, so that each read of a changing buffer finds what it would."""
     changed_offsets, changed_ids = columns[4]
-    node_of, source, expression, starts, stops, items, _ = kernels
+    node_of, source, expression, _, starts, stops, items, _ = kernels
     before, after = np.empty(2 * accesses, np.int64), np.empty(2 * accesses, np.int64)
     step_since, earlier = np.empty(accesses, np.int64), np.empty(accesses, np.int64)
     pairs = noted = 0
@@ -457,16 +278,286 @@ def _in_turn(
     return before[:pairs], after[:pairs]
 
 
+@inner
+def _turns(columns: Columns, state: Int64, kernels: Kernels, step_of: Int64, first: int) -> tuple[Int64, Int64]:
+    """Return pairs of steps in turn, so that each read of a changing buffer finds what it would."""
+    changed_offsets, changed_ids = columns[4]
+    source, expression, starts, stops, items = kernels[1], kernels[2], kernels[4], kernels[5], kernels[6]
+    accesses = 0
+    for kernel in range(len(source)):
+        for index in range(changed_offsets[source[kernel]], changed_offsets[source[kernel] + 1]):
+            state[_IS_CHANGED, changed_ids[index]] = 1
+            accesses += 1
+    if accesses == 0:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    for kernel in range(len(source)):
+        for item in range(starts[expression[kernel]], stops[expression[kernel]]):
+            accesses += state[_IS_CHANGED, items[item]] == 1
+            state[_CHANGED_AT, items[item]] = state[_SINCE, items[item]] = _NONE
+        for index in range(changed_offsets[source[kernel]], changed_offsets[source[kernel] + 1]):
+            state[_CHANGED_AT, changed_ids[index]] = state[_SINCE, changed_ids[index]] = _NONE
+    return _in_turn(columns, state, kernels, step_of, first, accesses)
+
+
 @entry
-def lower(
-    first: int, end: int, columns: Columns, state: Int64, born: Int32, limits: Int64
-) -> tuple[Int64, Kernels, Steps]:
-    """Return what a graph touches, its kernels and its program; note in `born` what is never materialised."""
+def described(
+    first: int, end: int, columns: Columns, state: Int64, touched: Int64, kernels: Kernels
+) -> tuple[Int64, Table, Int64, Int64, Table, Table]:
+    """Return the kernels as `fusion_rounds_kernel.fuse_rounds` takes them."""
+    nodes, storages, (offsets, ids), (new_offsets, new_ids), (changed_offsets, _) = columns
+    node_of, source, expression, _, starts, stops, items, displaced = kernels
+    count = len(source)
+    for place in range(len(touched)):
+        state[_PLACE, touched[place]] = place
+    step_of = np.full(end - first, _NONE, np.int64)
+    for kernel in range(count):
+        step_of[node_of[kernel] - first] = kernel
+    turn_before, turn_after = _turns(columns, state, kernels, step_of, first)
+    # What each touches: a storage that it both makes and reads counts once.
+    most = len(turn_before)
+    for kernel in range(count):
+        most += stops[expression[kernel]] - starts[expression[kernel]]
+        most += new_offsets[source[kernel] + 1] - new_offsets[source[kernel]]
+    touch_offsets, touching, flags = np.zeros(count + 1, np.int64), np.empty(most, np.int64), np.zeros(most, np.int64)
+    loops = np.zeros((4, count), np.int64)
+    readers, maker = np.zeros(len(touched), np.int64), np.full(len(touched), _NONE, np.int64)
+    at = np.full(len(touched), _NONE, np.int64)
+    filled = parts_count = 0
+    for kernel in range(count):
+        node = source[kernel]
+        is_steady = changed_offsets[node + 1] == changed_offsets[node]
+        begin = filled
+        for item in range(starts[expression[kernel]], stops[expression[kernel]]):
+            place = state[_PLACE, items[item]]
+            is_steady = is_steady and state[_IS_CHANGED, items[item]] != 1
+            readers[place] += 1
+            at[place], touching[filled] = filled, place
+            flags[filled] = _READS | (_DISPLACED if displaced[item] else 0)
+            filled += 1
+        for index in range(new_offsets[node], new_offsets[node + 1]):
+            place = state[_PLACE, new_ids[index]]
+            maker[place] = kernel
+            if at[place] < begin:
+                at[place], touching[filled] = filled, place
+                filled += 1
+            flags[at[place]] |= _WRITES
+        touch_offsets[kernel + 1] = filled
+        if is_steady and new_offsets[node + 1] > new_offsets[node]:
+            loops[0, kernel] = nodes[_LOOP, node]
+        loops[1, kernel], loops[2, kernel], loops[3, kernel] = (
+            nodes[_OUTER, node],
+            nodes[_INNER, node],
+            nodes[_KIND, node],
+        )
+        if nodes[_KIND, node] == _CONCAT:
+            parts_count += offsets[node + 1] - offsets[node]
+    part_offsets, parts = np.zeros(count + 1, np.int64), np.empty(parts_count, np.int64)
+    before_count = 0
+    edges = np.empty(most, np.int64)
+    for kernel in range(count):
+        part_offsets[kernel + 1] = part_offsets[kernel]
+        if nodes[_KIND, source[kernel]] == _CONCAT:
+            for index in range(offsets[source[kernel]], offsets[source[kernel] + 1]):
+                parts[part_offsets[kernel + 1]] = storages[_NUMEL, ids[index]]
+                part_offsets[kernel + 1] += 1
+        for entry_ in range(touch_offsets[kernel], touch_offsets[kernel + 1]):
+            made = maker[touching[entry_]]
+            if flags[entry_] & _READS and made != _NONE and made < kernel:
+                edges[before_count] = kernel * count + made
+                before_count += 1
+    for pair in range(len(turn_before)):
+        if turn_before[pair] < turn_after[pair]:
+            edges[before_count] = turn_after[pair] * count + turn_before[pair]
+            before_count += 1
+    edges = np.unique(edges[:before_count])
+    before_offsets = np.zeros(count + 1, np.int64)
+    for edge in edges:
+        before_offsets[edge // count + 1] += 1
+    sizes = np.empty((3, len(touched)), np.int64)
+    slots = _new_slots(len(touched) + 1)
+    keys = 0
+    for place in range(len(touched)):
+        storage = touched[place]
+        sizes[0, place], sizes[1, place], sizes[2, place] = storages[_BYTES, storage], storages[_NUMEL, storage], _NONE
+        died = storages[_DIED, storage]
+        is_returned = storages[_RETURNED, storage] and died == end - 1
+        if maker[place] != _NONE and readers[place] == 1 and not is_returned and 0 <= died < end:
+            slot = _slot(slots, storages[_BYTES, storage], storages[_DTYPE, storage])
+            if slots[2, slot] == _NONE:
+                slots[2, slot] = keys
+                keys += 1
+            sizes[2, place] = slots[2, slot]
+    before = (np.cumsum(before_offsets), edges % max(count, 1))
+    return loops, (touch_offsets, touching[:filled].copy()), flags[:filled].copy(), sizes, before, (part_offsets, parts)
+
+
+@entry
+def joined(
+    first: int,
+    end: int,
+    columns: Columns,
+    state: Int64,
+    kernels: Kernels,
+    group_of: Int64,
+    members: Table,
+    order: Int64,
+    born: Int32,
+    most_reads: int,
+) -> tuple[Kernels, Int64]:
+    """Give the kernels their times, and compute what lives within one right in what reads it.
+
+    Returns the kernels left, and by time the node that leads the kernel that runs then.
+    """
+    nodes, storages, (new_offsets, new_ids) = columns[0], columns[1], columns[3]
+    node_of, source, expression, number, starts, stops, items, displaced = kernels
+    leaders = np.arange(first, end)
+    leading = np.empty(len(order), np.int64)
+    for place in range(len(order)):
+        leading[place] = node_of[members[1][members[0][order[place]]]]
+    times = np.sort(leading)
+    moved = np.empty_like(node_of)
+    for place in range(len(order)):
+        leaders[times[place] - first] = leading[place]
+        for index in range(members[0][order[place]], members[0][order[place] + 1]):
+            moved[members[1][index]] = times[place]
+    for kernel in range(len(source)):
+        for item in range(starts[expression[kernel]], stops[expression[kernel]]):
+            read_in = state[_READ_IN, items[item]]
+            state[_READ_IN, items[item]] = group_of[kernel] if read_in in (_NONE, group_of[kernel]) else _SEVERAL
+    is_left = np.ones(len(source), np.bool_)
+    filled = len(items)
+    reading = np.empty(len(source), np.int64)
+    for kernel in range(len(source)):
+        node = source[kernel]
+        kind = nodes[_KIND, node]
+        if kind not in (_POINTWISE, _REDUCTION, _WINDOW) or new_offsets[node + 1] - new_offsets[node] != 1:
+            continue
+        written = new_ids[new_offsets[node]]
+        group = group_of[kernel]
+        if state[_READ_IN, written] != group or _leaves(written, end, storages):
+            continue
+        found, fits = 0, True
+        own = expression[kernel]
+        for index in range(members[0][group], members[0][group + 1]):
+            other = members[1][index]
+            if not is_left[other]:
+                continue
+            theirs = expression[other]
+            is_reader = False
+            for item in range(starts[theirs], stops[theirs]):
+                is_reader = is_reader or items[item] == written
+            if not is_reader:
+                continue
+            common = 0
+            for item in range(starts[own], stops[own]):
+                for their_item in range(starts[theirs], stops[theirs]):
+                    common += items[item] == items[their_item]
+            size = stops[own] - starts[own] + stops[theirs] - starts[theirs] - common
+            fits = fits and other > kernel and size <= most_reads
+            reading[found] = other
+            found += 1
+        if found == 0 or not fits:
+            continue
+        for index in range(found):
+            theirs = expression[reading[index]]
+            most = filled + stops[own] - starts[own] + stops[theirs] - starts[theirs]
+            if most > len(items):
+                more = np.empty(most + len(items), np.int64)
+                items, displaced = np.concatenate((items, more)), np.concatenate((displaced, more))
+            begin, moves = filled, kind == _WINDOW
+            for item in range(starts[theirs], stops[theirs]):
+                if items[item] == written:
+                    moves = moves or displaced[item]
+                    continue
+                items[filled], displaced[filled] = items[item], displaced[item]
+                filled += 1
+            middle = filled
+            for item in range(starts[own], stops[own]):
+                read = items[item]
+                at = begin
+                while at < middle and items[at] != read:
+                    at += 1
+                is_alike = (
+                    storages[_BYTES, read] == storages[_BYTES, written]
+                    and storages[_DTYPE, read] == storages[_DTYPE, written]
+                )
+                if at == middle:
+                    at = filled
+                    # The reader may have read the storage itself, if it is the one that is computed.
+                    items[at], displaced[at] = read, 0 if is_alike else 1
+                    filled += 1
+                displaced[at] |= 1 if moves else displaced[item]
+            starts[theirs], stops[theirs] = begin, filled
+        is_left[kernel] = False
+        born[written] = _NEVER
+    left = np.flatnonzero(is_left)
+    return (moved[left], source[left], expression[left], number[left], starts, stops, items, displaced), leaders
+
+
+@entry
+def steps(first: int, end: int, columns: Columns, state: Int64, kernels: Kernels, touched: Int64) -> Steps:
+    """Return the program of a graph as the orders take it. Kernels that run at one node are one step."""
+    storages, (new_offsets, new_ids) = columns[1], columns[3]
+    node_of, source, expression, _, starts, stops, items, _ = kernels
+    step_of = np.full(end - first, _NONE, np.int64)
+    for node in node_of:
+        step_of[node - first] = 0
+    times = np.flatnonzero(step_of == 0)
+    step_of[times] = np.arange(len(times))
+    reads = 0
+    for kernel in range(len(node_of)):
+        node = source[kernel]
+        reads += stops[expression[kernel]] - starts[expression[kernel]]
+        for index in range(new_offsets[node], new_offsets[node + 1]):
+            state[_MADE, new_ids[index]] = step_of[node_of[kernel] - first]
+    # Which step reads what, each pair once: in the order of the steps, so that one look back tells.
+    in_order = np.argsort(node_of, kind="mergesort")
+    reader, read = np.empty(reads, np.int64), np.empty(reads, np.int64)
+    pairs = 0
+    for kernel in in_order:
+        step = step_of[node_of[kernel] - first]
+        for item in range(starts[expression[kernel]], stops[expression[kernel]]):
+            storage = items[item]
+            if state[_LAST, storage] != step:  # borrowed: nothing is known of last reads yet
+                state[_LAST, storage] = step
+                reader[pairs], read[pairs] = step, storage
+                pairs += 1
+    before, after = _turns(columns, state, kernels, step_of, first)
+    size = np.empty(len(touched), np.int64)
+    maker, is_output = np.empty_like(size), np.empty_like(size)
+    buffers = 0
+    for storage in touched:
+        is_read = state[_LAST, storage] != _NONE
+        state[_LAST, storage] = _NONE
+        made = state[_MADE, storage]
+        dies = _dies(storage, first, end, storages)
+        if made != _NONE or (is_read and dies and storages[_DONATED, storage]):
+            size[buffers], maker[buffers], is_output[buffers] = storages[_BYTES, storage], made, not dies
+            state[_BUFFER, storage] = buffers
+            buffers += 1
+    kept = 0
+    for pair in range(pairs):
+        buffer = state[_BUFFER, read[pair]]
+        if buffer != _NONE and maker[buffer] != reader[pair]:
+            reader[kept], read[kept] = reader[pair], buffer
+            kept += 1
+    return (
+        times + first,
+        size[:buffers],
+        maker[:buffers],
+        is_output[:buffers],
+        reader[:kept],
+        read[:kept],
+        before,
+        after,
+    )
+
+
+@entry
+def lower(first: int, end: int, columns: Columns, state: Int64, born: Int32, limits: Int64) -> tuple[Int64, Kernels]:
+    """Return what a graph touches, and its kernels; note in `born` what is never materialised."""
     touched = _begin(first, end, columns, state)
-    kernels = _lowered(first, end, columns, state, born, limits)
-    kernels = _fused_into_readers(end, columns, state, kernels, born, limits)
-    _fuse_siblings(first, end, columns, state, kernels, limits)
-    return touched, kernels, _steps(first, end, columns, state, kernels, touched)
+    return touched, _lowered(first, end, columns, state, born, limits)
 
 
 @inner
@@ -481,7 +572,7 @@ def _last_reads(
 ) -> None:
     """Note when each buffer is written, and when it is last read or written where it dies in the graph."""
     storages, (new_offsets, new_ids) = columns[1], columns[3]
-    node_of, source, expression, starts, stops, items, _ = kernels
+    node_of, source, expression, _, starts, stops, items, _ = kernels
     born, died = lifetimes
     for kernel in range(len(node_of)):
         node, runs_at = source[kernel], node_of[kernel]
@@ -501,10 +592,40 @@ def _last_reads(
 
 
 @inner
-def _take_over(first: int, columns: Columns, state: Int64, kernels: Kernels, kernel: int) -> None:
+def _is_read_beside(storage: int, place: int, in_order: Int64, kernels: Kernels, ancestors: Bits) -> bool:
+    """Tell whether another kernel that runs at the time reads a storage too, and need not run before."""
+    node_of, expression, number, starts, stops, items = (
+        kernels[0],
+        kernels[2],
+        kernels[3],
+        kernels[4],
+        kernels[5],
+        kernels[6],
+    )
+    own = in_order[place]
+    begin = place
+    while begin > 0 and node_of[in_order[begin - 1]] == node_of[own]:
+        begin -= 1
+    while begin < len(in_order) and node_of[in_order[begin]] == node_of[own]:
+        other = in_order[begin]
+        begin += 1
+        if other == own:
+            continue
+        bit = ancestors[number[own], number[other] >> 6] >> np.uint64(number[other] & 63) & np.uint64(1)
+        for item in range(starts[expression[other]], stops[expression[other]]):
+            if items[item] == storage and not bit:
+                return True
+    return False
+
+
+@inner
+def _take_over(
+    first: int, columns: Columns, state: Int64, kernels: Kernels, place: int, in_order: Int64, ancestors: Bits
+) -> None:
     """Let a kernel write in place of what dies there: of the same bytes and type, lowest number first."""
+    kernel = in_order[place]
     nodes, storages, (new_offsets, new_ids) = columns[0], columns[1], columns[3]
-    node_of, source, expression, starts, stops, items, displaced = kernels
+    node_of, source, expression, _, starts, stops, items, displaced = kernels
     node, runs_at = source[kernel], node_of[kernel]
     kind = nodes[_KIND, node]
     if (kind not in (_POINTWISE, _REDUCTION, _SCATTER)) or nodes[_IS_COPY, node]:
@@ -521,7 +642,8 @@ def _take_over(first: int, columns: Columns, state: Int64, kernels: Kernels, ker
                 storages[_BYTES, storage] == storages[_BYTES, written]
                 and storages[_DTYPE, storage] == storages[_DTYPE, written]
             )
-            if may_go and alike and (chosen == _NONE or storage < chosen):
+            is_first = may_go and alike and (chosen == _NONE or storage < chosen)
+            if is_first and not _is_read_beside(storage, place, in_order, kernels, ancestors):
                 chosen = storage
         if chosen != _NONE:
             state[_TAKEN, written] = chosen
@@ -589,13 +711,15 @@ def _pool(
 
 
 @entry
-def place(
+def placed(
     first: int,
     end: int,
     columns: Columns,
     state: Int64,
     touched: Int64,
     kernels: Kernels,
+    ancestors: Bits,
+    leaders: Int64,
     times: Int64,
     order: Int64,
     live_bytes: Int64,
@@ -611,13 +735,13 @@ def place(
         moved_to = np.empty(end - first, np.int64)
         for position in range(len(order)):
             moved_to[times[order[position]] - first] = times[position]
-            time[times[order[position]]] = times[position]
+            time[leaders[times[order[position]] - first]] = times[position]
         for kernel in range(len(node_of)):
             node_of[kernel] = moved_to[node_of[kernel] - first]
     in_order = np.argsort(node_of, kind="mergesort") if len(order) else np.arange(len(node_of))
     _last_reads(first, end, columns, state, kernels, touched, (born, died))
-    for kernel in in_order:
-        _take_over(first, columns, state, kernels, kernel)
+    for place in range(len(in_order)):
+        _take_over(first, columns, state, kernels, place, in_order, ancestors)
     if len(order):
         _pool(columns, state, kernels, in_order, touched, times, live_bytes)
     for storage in touched:
@@ -638,7 +762,20 @@ def fuse(
     `limits` are the numbers of `fusion`, in the order of the places named above; `most_looks` is that of
     `memory_order`.
     """
-    nodes = np.array((graph.kind, graph.is_view, graph.moves, graph.is_copy, graph.allocates_itself), np.int64)
+    nodes = np.array(
+        (
+            graph.kind,
+            graph.is_view,
+            graph.moves,
+            graph.is_copy,
+            graph.allocates_itself,
+            graph.is_written,
+            graph.loop,
+            graph.outer,
+            graph.inner,
+        ),
+        np.int64,
+    )
     storages = np.array(
         (
             graph.readers,
@@ -650,6 +787,7 @@ def fuse(
             graph.died,
             graph.is_donated,
             graph.is_returned,
+            graph.returned_view,
         ),
         np.int64,
     )
@@ -667,21 +805,40 @@ def _fuse_segments(
     state = np.full((16, columns[1].shape[1]), _NONE, np.int64)
     bounds = np.array(limits, np.int64)
     nothing = np.empty(0, np.int64)
+    nobody = np.empty((0, 0), np.uint64)
     for first, end in segments:
-        touched, kernels, steps = lower(first, end, columns, state, lifetimes[0], bounds)
-        times, size, maker, is_output, reader, read, before, after = steps
-        order, live_bytes = nothing, nothing
-        if 0 < len(times) <= bounds[_MOST_REORDERED]:
+        touched, kernels = lower(first, end, columns, state, lifetimes[0], bounds)
+        times, order, live_bytes, leaders, ancestors = nothing, nothing, nothing, nothing, nobody
+        count = len(kernels[0])
+        if 0 < count <= bounds[_MOST_REORDERED]:
+            group_of, members, groups, ancestors = fuse_rounds(
+                *described(first, end, columns, state, touched, kernels), bounds[_OF_ROUNDS:]
+            )
+            kernels, leaders = joined(
+                first,
+                end,
+                columns,
+                state,
+                kernels,
+                group_of,
+                members,
+                groups,
+                lifetimes[0],
+                limits[_MOST_FUSED_READS],
+            )
+            times, size, maker, is_output, reader, read, before, after = steps(
+                first, end, columns, state, kernels, touched
+            )
             order, live_bytes = best_order(len(times), size, maker, is_output, reader, read, before, after, most_looks)
-        place(first, end, columns, state, touched, kernels, times, order, live_bytes, lifetimes)
+        placed(first, end, columns, state, touched, kernels, ancestors, leaders, times, order, live_bytes, lifetimes)
 
 
 def warm_up() -> None:
     """Compile, or read from the cache: one node that makes a storage."""
     made, nothing = (np.array([0, 1]), np.array([0])), (np.array([0, 0]), np.zeros(0, np.int64))
-    columns = np.zeros((5, 1), np.int64), np.zeros((9, 1), np.int64), nothing, made, nothing
+    columns = np.zeros((9, 1), np.int64), np.zeros((10, 1), np.int64), nothing, made, nothing
     births, deaths, reuses, times = (np.zeros(1, np.int32) for _ in range(4))
-    _fuse_segments(columns, [(0, 1)], (births, deaths, reuses, times), (1,) * 8, 1)
+    _fuse_segments(columns, [(0, 1)], (births, deaths, reuses, times), (1,) * 12, 1)
 
 
 def _int64(csr: Csr) -> Table:

@@ -131,14 +131,22 @@ class TestWhichValuesGetABuffer:
         assert [is_inlined(lifetimes, value) for value in chain] == [True] * 30 + [False] + [True] * 9
         assert span(lifetimes, chain[30]) == (30, 40)
 
-    @pytest.mark.parametrize("op", [SUM, VAR_MEAN, CAT, PUT, POOL])
-    def test_reductions_scatters_windows_and_concatenations_write(self, op: str) -> None:
+    @pytest.mark.parametrize("op", [SUM, VAR_MEAN, CAT, PUT])
+    def test_reductions_scatters_and_concatenations_write(self, op: str) -> None:
         """Their results are buffers even where the only reader is pointwise."""
         sketch = Sketch()
         x = sketch.start(MIB, INPUT)
         (made,) = sketch.node(op, 2 * MIB, reads=[x])
         sketch.node(EXP, 2 * MIB, reads=[made], dies=[made])
         assert span(fused(sketch), made) == (0, 1)
+
+    def test_a_window_is_computed_in_a_reader_that_loops_alike(self) -> None:
+        """The gradient of a ReLU reads that of a pooling where it is written: one kernel, and one buffer."""
+        sketch = Sketch()
+        x = sketch.start(MIB, INPUT)
+        (made,) = sketch.node(POOL, 2 * MIB, reads=[x])
+        sketch.node(EXP, 2 * MIB, reads=[made], dies=[made])
+        assert is_inlined(fused(sketch), made)
 
     @pytest.mark.parametrize("op", [SUM, CAT, PUT])
     def test_what_they_read_is_computed_right_in_them(self, op: str) -> None:

@@ -153,13 +153,13 @@ class TestSiblings:
         return sketch, (a, one, two)
 
     def test_kernels_that_read_one_buffer_run_together(self) -> None:
-        """The second is computed beside the first; the buffer they read dies there, and one of them takes it."""
+        """The second is computed beside the first; what they read dies there, and neither takes it."""
         sketch, (a, one, two) = self.siblings(between=3)
         lifetimes = fused(sketch)
         assert span(lifetimes, one) == (1, -1)
         assert span(lifetimes, two) == (1, -1)
         assert span(lifetimes, a) == (0, 1)
-        assert lifetimes.reuses[[one, two]].tolist() == [a, NO_REUSE]
+        assert lifetimes.reuses[[one, two]].tolist() == [NO_REUSE, NO_REUSE]
 
     def test_not_further_apart_than_64_nodes(self) -> None:
         """Fusing over that distance could raise the peak: inductor does not."""
@@ -168,11 +168,11 @@ class TestSiblings:
             assert fused(sketch).born[two] == born
 
     def test_not_before_their_inputs_are_there(self) -> None:
-        """The second also reads what is made after the first."""
-        sketch, (a, _, two) = self.siblings(between=1, late_input=True)
+        """The second also reads a small product that came after the first: that goes before both."""
+        sketch, (a, one, two) = self.siblings(between=1, late_input=True)
         lifetimes = fused(sketch)
-        assert span(lifetimes, two) == (3, -1)
-        assert lifetimes.died[a] == 3
+        assert lifetimes.born[[one, two]].tolist() == [2, 2]
+        assert lifetimes.died[a] == 2
 
     def test_what_reads_a_fused_value_joins_it(self) -> None:
         """Three in a row: the third reads the second, which runs beside the first, and is computed there too."""
@@ -203,17 +203,17 @@ class TestSiblings:
         """A backward recomputes a residual stream at once, where it needs its start: all of it is alive together."""
         assert self.chain(3, between=70) == [0, 0, 0]
 
-    def test_a_kernel_fuses_64_others(self) -> None:
+    def test_a_kernel_is_of_64_at_most(self) -> None:
         """The next begins a kernel of its own: inductor fuses no more than `max_fusion_size`."""
-        assert self.chain(67) == [0] * 65 + [65] * 2
+        assert self.chain(67) == [0] * 64 + [64] * 3
 
     def test_a_chain_of_products_is_no_kernel(self) -> None:
         """A library call runs where it stands."""
         assert self.chain(3, op=MM) == [0, 1, 2]
 
-    @pytest.mark.parametrize("second", [SUM, CAT, MM])
+    @pytest.mark.parametrize("second", [SUM, MM])
     def test_other_kernels_stay(self, second: str) -> None:
-        """Reductions loop otherwise; concatenations and library kernels are no loops to fuse."""
+        """A reduction to as many elements as it reads is none known; library kernels are no loops to fuse."""
         sketch, (_, _, two) = self.siblings(between=2, second=second)
         assert fused(sketch).born[two] == 4
 
@@ -285,13 +285,15 @@ class TestReaders:
         sketch, partial, total = self.branches()
         lifetimes = fused(sketch)
         assert is_inlined(lifetimes, partial)
-        assert span(lifetimes, total) == (11, -1)
-        assert lifetimes.died[:10].tolist()[1:] == [11] * 9
+        assert span(lifetimes, total) == (10, -1)
+        assert lifetimes.died[:10].tolist()[1:] == [10] * 9
 
-    def test_not_where_two_kernels_read_it(self) -> None:
-        """Two sums of it at different times would compute it twice."""
-        sketch, partial, _ = self.branches(readers=2)
-        assert span(fused(sketch), partial)[0] == 9
+    def test_so_it_is_where_all_that_read_it_are_one_kernel(self) -> None:
+        """Two sums of it read the ninth product as well, so that the three are fused."""
+        sketch, partial, total = self.branches(readers=2)
+        lifetimes = fused(sketch)
+        assert is_inlined(lifetimes, partial)
+        assert lifetimes.born[total] == 10
 
     def test_not_where_its_reader_is_another_loop(self) -> None:
         """A library product needs it in memory, and a reduction is not known to loop alike."""

@@ -39,7 +39,7 @@ def test_a_last_view_is_what_is_returned() -> None:
     x = sketch.start(MIB, INPUT)
     (value,) = sketch.node(EXP, MIB, reads=[x])
     sketch.node(VIEW, reads=[value], writes=[value], dies=[value])
-    assert span(fused(sketch), value) == (0, 1)
+    assert span(fused(sketch), value) == (1, 1)
 
 
 def test_the_exponential_that_online_softmax_leaves_is_not_returned() -> None:

@@ -1,0 +1,143 @@
+"""The kernels that inductor's lowering makes of a compiled graph, before its scheduler fuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+from peakcast.featurizer.fusion_graph import CompiledGraph
+from peakcast.featurizer.op_kinds import OpKind
+
+# inductor's realize_reads_threshold: a value with several readers that would make each read more buffers than this
+# gets a buffer of its own.
+SHARED_READS: Final = 4
+# inductor's realize_acc_reads_threshold: the same with a single reader.
+SINGLE_READS: Final = 8
+# inductor's realize_opcount_threshold, in operations of the inlined expression.
+INLINED_OPS: Final = 30
+
+_NOTHING: Final[frozenset[int]] = frozenset()
+
+
+@dataclass(slots=True)
+class Expression:
+    """A value as its reader sees it: the buffers it reads, those of them not in place, and how much it computes."""
+
+    reads: AbstractSet[int]
+    displaced: AbstractSet[int]
+    op_count: int
+
+
+@dataclass(slots=True)
+class Kernel:
+    """What computes `source`: `node` is when. One that writes in place of what it reads has no new storage."""
+
+    node: int
+    source: int
+    kind: OpKind
+    is_copy: bool
+    expression: Expression
+    writes: list[int]
+    changes: list[int]  # storages made before that it writes to
+    allocates_itself: bool  # a library call without `out=`
+    number: int = 0  # among the kernels as they were lowered
+    ancestors: int = 0  # bits by number: the kernels whose results it needs, directly or not
+
+
+def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tuple[list[Kernel], list[int]]:
+    """Return the kernels of one compiled graph in order, and the storages that are never written."""
+    inlined: dict[int, Expression] = {}
+    moved: set[int] = set()  # storages whose latest view moves elements
+    late: dict[int, Kernel] = {}  # by storage that is written where its view is returned
+    kernels: list[Kernel] = []
+    for node in range(first, end):
+        writes = graph.new[node]
+        if graph.is_view[node] and not writes:
+            (viewed,) = graph.inputs[node]
+            if viewed in late and graph.returned_view[viewed] == node:
+                kernels.append(late.pop(viewed))
+                del inlined[viewed]
+            (moved.add if graph.moves[node] else moved.discard)(viewed)
+            continue
+        expression = _read(graph.inputs[node], inlined, moved)
+        kind = graph.kinds[node]
+        kernel = Kernel(
+            node,
+            node,
+            kind,
+            graph.is_copy[node],
+            expression,
+            writes,
+            graph.changed[node],
+            graph.allocates_itself[node],
+        )
+        if kind is OpKind.POINTWISE and writes and not _gets_buffer(graph, node, end, returned, expression):
+            for storage in writes:
+                inlined[storage] = expression
+        elif kind is OpKind.POINTWISE and _is_late(graph, node, end, expression):
+            (storage,) = writes
+            kernel.node = graph.returned_view[storage]
+            late[storage] = kernel
+            inlined[storage] = expression
+        else:
+            kernels.append(kernel)
+    return kernels, list(inlined)
+
+
+def _read(storages: Sequence[int], inlined: dict[int, Expression], moved: set[int]) -> Expression:
+    """Join what a node reads into one expression. Sets are shared and never changed: most nodes read one value."""
+    if len(storages) == 1:
+        (storage,) = storages
+        inner = inlined.get(storage)
+        if inner is None:
+            alone = {storage}
+            return Expression(alone, alone if storage in moved else _NOTHING, 1)
+        return Expression(inner.reads, inner.reads if storage in moved else inner.displaced, inner.op_count + 1)
+    reads: set[int] = set()
+    displaced: set[int] = set()
+    op_count = 1
+    for storage in storages:
+        inner = inlined.get(storage)
+        if inner is None:
+            reads.add(storage)
+            if storage in moved:
+                displaced.add(storage)
+        else:
+            reads |= inner.reads
+            displaced |= inner.reads if storage in moved else inner.displaced
+            op_count += inner.op_count
+    return Expression(reads, displaced, op_count)
+
+
+def leaves(graph: CompiledGraph, storage: int, end: int, returned: set[int]) -> bool:
+    """Tell whether something beyond fused kernels needs a value: a library, the caller or the graph's backward."""
+    return graph.is_needed_in_memory[storage] or storage in returned or not 0 <= graph.died[storage] < end
+
+
+def _gets_buffer(graph: CompiledGraph, node: int, end: int, returned: set[int], expression: Expression) -> bool:
+    """Tell whether a pointwise value is written to memory."""
+    readers = 0
+    for storage in graph.new[node]:
+        if leaves(graph, storage, end, returned):
+            return True
+        readers = max(readers, graph.readers[storage])
+    return graph.is_written[node] or _is_much(expression, readers)
+
+
+def _is_much(expression: Expression, readers: int) -> bool:
+    most_reads = SHARED_READS if readers > 1 else SINGLE_READS
+    return len(expression.reads) > most_reads or expression.op_count > INLINED_OPS
+
+
+def _is_late(graph: CompiledGraph, node: int, end: int, expression: Expression) -> bool:
+    """Tell whether a value leaves the graph by a view that comes after what else reads it."""
+    writes = graph.new[node]
+    return (
+        len(writes) == 1
+        and node < graph.returned_view[writes[0]] < end
+        and not graph.is_needed_in_memory[writes[0]]
+        and not graph.is_written[node]
+        and not _is_much(expression, graph.readers[writes[0]] + 1)
+    )
