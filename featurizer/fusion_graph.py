@@ -37,8 +37,8 @@ _MOVING_VIEWS = frozenset(
     {"permute", "transpose", "t", "slice", "select", "expand", "as_strided", "unfold", "split", "split_with_sizes"}
 )
 _NEEDS_MEMORY = (OpKind.EXTERN, OpKind.WINDOW)
-# Lowered to a buffer whoever reads them.
-_WRITTEN: frozenset[str] = frozenset()
+# Lowered to a buffer whoever reads them: drawn once, and kept for a backward that needs the numbers again.
+_WRITTEN = frozenset({"inductor_random"})
 # Along the last dimension, however long it is.
 _ALONG_ROWS = frozenset({"amax", "prepare_softmax_online"})
 _SUMS = frozenset({"mean", "sum"})

@@ -9,6 +9,7 @@ from handmade import MIB, Sketch
 from peakcast.featurizer.lifetimes import NO_REUSE
 from peakcast.featurizer.vocabulary import INPUT, OUTPUT, PARAMETER
 
+RANDOM = "prims.inductor_random.default"
 FLOAT_BYTES = 4
 # 8 MiB of float32 are 4,096 rows of 512; 32 MiB are 16,384 rows of 512.
 ROWS_BYTES, MANY_ROWS_BYTES, COLUMNS_BYTES = 4096 * FLOAT_BYTES, 16384 * FLOAT_BYTES, 512 * FLOAT_BYTES
@@ -64,6 +65,19 @@ def test_not_where_two_buffers_would_be_held_for_little(bias_bytes: int, born: l
     products = [sketch.node(MM, 8 * MIB)[0] for _ in range(2)]
     made = [sketch.node(ADD, 8 * MIB, role=OUTPUT, reads=[product, bias], dies=[product])[0] for product in products]
     assert fused(sketch).born[made].tolist() == born
+
+
+@pytest.mark.parametrize(("op", "inlined"), [(RANDOM, False), ("aten.full.default", True)])
+def test_random_numbers_are_drawn_once(op: str, inlined: bool) -> None:
+    """Two kernels that must run one after the other read them from memory, and compute anything else twice."""
+    sketch = Sketch()
+    (numbers,) = sketch.node(op, 8 * MIB)
+    (one,) = sketch.node(EXP, 8 * MIB, reads=[numbers])
+    (product,) = sketch.node(MM, 8 * MIB, reads=[one], dies=[one])
+    (two,) = sketch.node(ADD, 8 * MIB, role=OUTPUT, reads=[numbers, product], dies=[numbers, product])
+    lifetimes = fused(sketch)
+    assert is_inlined(lifetimes, numbers) == inlined
+    assert inlined or lifetimes.died[numbers] == lifetimes.born[two]
 
 
 def test_a_value_returned_by_a_view_is_written_with_the_view() -> None:
