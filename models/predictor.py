@@ -280,17 +280,19 @@ def class_names(example: Example, quantity: str) -> tuple[str, ...]:
 
 
 def ordered(bytes_PQ: Floats, examples: Sequence[Example]) -> Floats:
-    """Return the bytes with what must hold put right.
+    """Return the bytes with what must hold put right, by raising what is too low: no bound is broken by another's.
 
-    Nothing below the parameters and optimizer state; reserved at least allocated; required between the larger of the
-    allocated and the larger of the reserved, since the allocator gives cached blocks back before it fails; never below
-    what a rank without luck allocates.
+    Nothing below the parameters and optimizer state; reserved at least allocated; required at least the larger of the
+    allocated, and what a rank without luck allocates; the larger of the reserved at least what is required, since the
+    allocator gives cached blocks back before it fails.
     """
     result = np.maximum(bytes_PQ, np.stack([example.floor_bytes for example in examples]))
     result[:, STEADY_RESERVED] = np.maximum(result[:, STEADY_RESERVED], result[:, STEADY_ALLOCATED])
     result[:, FIRST_RESERVED] = np.maximum(result[:, FIRST_RESERVED], result[:, FIRST_ALLOCATED])
     unlucky = np.array([example.most_allocated_bytes for example in examples], dtype=float)
     least = np.maximum(np.maximum(result[:, STEADY_ALLOCATED], result[:, FIRST_ALLOCATED]), unlucky)
-    most = np.maximum(np.maximum(result[:, STEADY_RESERVED], result[:, FIRST_RESERVED]), least)
-    result[:, REQUIRED] = np.clip(result[:, REQUIRED], least, most)
+    result[:, REQUIRED] = np.maximum(result[:, REQUIRED], least)
+    rows = np.arange(len(result))
+    larger = np.where(result[:, FIRST_RESERVED] > result[:, STEADY_RESERVED], FIRST_RESERVED, STEADY_RESERVED)
+    result[rows, larger] = np.maximum(result[rows, larger], result[:, REQUIRED])
     return result

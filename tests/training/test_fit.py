@@ -88,12 +88,12 @@ def test_extrapolating_is_bounded_wider(data: Dataset, pair: Predictor) -> None:
 
 
 def test_physics_is_put_right(data: Dataset) -> None:
-    """Quantities in an impossible order are moved the least that makes them possible."""
+    """Quantities in an impossible order are raised until they are possible; none is lowered."""
     example = replace(data.examples[0], parameters_bytes=int(10 * MIB), optimizer_state_bytes=int(20 * MIB))
     names = ("steady_allocated", "steady_reserved", "first_allocated", "first_reserved", "required")
     assert names == QUANTITIES
     found = ordered(np.array([[100.0, 90.0, 5.0, 110.0, 500.0]]) * MIB, [example])
-    assert found.tolist() == [[100 * MIB, 100 * MIB, 10 * MIB, 110 * MIB, 110 * MIB]]
+    assert found.tolist() == [[100 * MIB, 100 * MIB, 10 * MIB, 500 * MIB, 500 * MIB]]
     found = ordered(np.array([[1.0, 2.0, 3.0, 4.0, 5.0]]) * MIB, [example])
     assert found.tolist() == [[30 * MIB, 30 * MIB, 10 * MIB, 10 * MIB, 30 * MIB]]
 
