@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from peakcast.featurizer.vocabulary import QUANTITIES
-from peakcast.models.calibration import Calibration
+from peakcast.models.calibration import MIN_GROUPS, Calibration
 from peakcast.models.coverage import Coverage, Facts
 from peakcast.models.example import Example, Floats
 
@@ -74,7 +74,7 @@ class Adaptation:
         known = [self.calibration.tables[name] for name in class_names if name in self.calibration.tables]
         if not known:
             return 0.0
-        table = next((table for table in known if table.groups >= self.calibration.min_groups), known[-1])
+        table = next((table for table in known if table.groups >= MIN_GROUPS), known[-1])
         # A thousandth above, so that rounding does not ask for more than the groups support.
         return table.conformal(max(risk, 1.001 / (table.groups + 1)))
 

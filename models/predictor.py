@@ -23,9 +23,9 @@ from peakcast.models.adaptation import Adaptation
 from peakcast.models.artefact import ADAPTATION_FILE, Manifest, read_artefact
 from peakcast.models.asked import as_captured, check_trace, contradictions, settled_run
 from peakcast.models.blend import Blend
+from peakcast.models.bounds import class_names, scale_bytes
 from peakcast.models.calibration import Calibration
 from peakcast.models.coverage import Coverage
-from peakcast.models.decision import plan_kind
 from peakcast.models.example import Example, Floats, make_example
 from peakcast.models.gbm import Trees, feature_matrix
 from peakcast.models.heads import HEADS, corrections
@@ -35,15 +35,11 @@ from peakcast.models.prediction import Confidence, Prediction
 from peakcast.models.registry import Registry
 from peakcast.models.reply import build_prediction
 
-# Block granularity of the allocator's large segments: nothing is known finer than that, however sure the trees are.
-SCALE_FLOOR_BYTES = 2 << 20
 # The simulation's rules were read off the records that bounds are calibrated on, and on architectures held back from
 # both its errors are larger (docs/ACCURACY.md, frozen split): a quarter of the risk asked for is kept for that.
 RULES_SHARE = 0.75
 # An answer outside what was measured is bounded at a quarter of the risk asked for.
 EXTRAPOLATION = 0.25
-# No bound is drawn from a scale above half of the peak.
-LARGEST_SPREAD = 0.5
 
 STEADY_ALLOCATED, STEADY_RESERVED, FIRST_ALLOCATED, FIRST_RESERVED, REQUIRED = range(5)
 
@@ -64,8 +60,8 @@ class Forecast:
 class Predictor:
     """A fitted pair.
 
-    `spread_floor` is the smallest relative scale of a bound; `feature_names` are the columns the trees were fitted on;
-    `speeds` are medians against eager.
+    `spread` says how wide bounds may be; `feature_names` are the columns the trees were fitted on; `speeds` are medians
+    against eager.
     """
 
     version: str
@@ -75,7 +71,6 @@ class Predictor:
     blend: Blend
     calibration: Calibration
     coverage: Coverage
-    spread_floor: float
     feature_names: Sequence[str]
     speeds: Mapping[str, float]
     adaptation: Adaptation | None = None
@@ -146,8 +141,8 @@ class Predictor:
 
     def forecast(self, examples: Sequence[Example], risk: float) -> Forecast:
         """Return expected and upper bytes of examples, at the given risk for each quantity by itself."""
-        expected, log2_spread = self.unordered(examples)
-        scale = spread_bytes(log2_spread, expected, self.spread_floor)
+        expected, log2_excess = self.unordered(examples)
+        scale = scale_bytes(log2_excess, expected)
         covers = [self.coverage_of(example) for example in examples]
         judged = [cover.judge(example.facts) for cover, example in zip(covers, examples, strict=True)]
         upper = np.empty_like(expected)
@@ -157,7 +152,7 @@ class Predictor:
             for column, quantity in enumerate(QUANTITIES):
                 names = class_names(example, quantity)
                 bound = self.calibration.quantile(names, own_risk)
-                value = max(bound.value, 0.0)
+                value = bound.value
                 if self.adaptation is not None and self.adaptation.is_here(example):
                     value = max(value, self.adaptation.quantile(names, own_risk))
                 upper[row, column] = expected[row, column] + value * scale[row, column]
@@ -180,7 +175,7 @@ class Predictor:
         return self.adaptation.coverage if self.adaptation is not None and here else self.coverage
 
     def unordered(self, examples: Sequence[Example]) -> tuple[Floats, Floats]:
-        """Return expected bytes [P, Q] before physics puts them in order, and log2 of their learned relative spread."""
+        """Return expected bytes [P, Q] before physics puts them in order, and what the spread learned of them."""
         guesses = self.sequence.predict(examples)
         features = feature_matrix(examples, guesses, self.feature_names)
         prior = np.stack([example.prior_bytes for example in examples])
@@ -199,7 +194,6 @@ class Predictor:
         about = {
             "feature_names": list(self.feature_names),
             "speeds": dict(self.speeds),
-            "spread_floor": self.spread_floor,
         }
         return {
             **self.sequence.to_files(),
@@ -225,7 +219,6 @@ class Predictor:
             blend=Blend.from_dict(orjson.loads(files["blend.json"])),
             calibration=Calibration.from_dict(orjson.loads(files["calibration.json"])),
             coverage=Coverage(**orjson.loads(files["coverage.json"])),
-            spread_floor=about["spread_floor"],
             feature_names=about["feature_names"],
             speeds=about["speeds"],
             adaptation=Adaptation.from_dict(orjson.loads(adaptation)) if adaptation is not None else None,
@@ -260,23 +253,6 @@ def _load(folder: Path, _modified_ns: int) -> Predictor:
     manifest: Manifest
     manifest, files = read_artefact(folder)
     return Predictor.from_files(manifest.version, files)
-
-
-def spread_bytes(log2_spread: Floats, expected: Floats, floor: float) -> Floats:
-    """Return the scale of the scores: the learned relative error in bytes, and the allocator's granularity on top."""
-    return np.clip(np.exp2(log2_spread), floor, LARGEST_SPREAD) * expected + SCALE_FLOOR_BYTES
-
-
-def class_names(example: Example, quantity: str) -> tuple[str, ...]:
-    """Return the calibration classes of a quantity of an example, finest first."""
-    family = "eager" if example.is_eager else "compiled"
-    return (
-        f"{plan_kind(example.plan)}/{example.task}/{quantity}",
-        f"{family}/{quantity}",
-        quantity,
-        quantity.rpartition("_")[2],
-        "all",
-    )
 
 
 def ordered(bytes_PQ: Floats, examples: Sequence[Example]) -> Floats:

@@ -172,7 +172,8 @@ def _trees_without_prior(members: Members) -> Floats:
         np.repeat(data.weights, _Q),
         "l1",
         members.settings.rounds,
-        members.settings,
+        members.settings.seed,
+        members.settings.trees,
     )
     return members.out_of_fold({"log2": ensemble}, "plain trees")["log2"]
 

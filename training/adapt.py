@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.adaptation import Adaptation, Shift, cell_of, place_of
 from peakcast.models.artefact import Manifest, content_version, read_manifest, write_artefact
+from peakcast.models.bounds import class_names, scale_bytes
 from peakcast.models.calibration import Calibration
 from peakcast.models.coverage import Coverage
 from peakcast.models.example import Floats
-from peakcast.models.predictor import Predictor, class_names, ordered, spread_bytes
+from peakcast.models.predictor import Predictor, ordered
 from peakcast.training.dataset import Dataset
 from peakcast.training.lineage import code_version, libraries
 
@@ -52,7 +53,7 @@ def adapt(parent: Predictor, local: Dataset) -> Predictor:
     if not len(local):
         raise ValueError("no local record to adapt to")
     bare = replace(parent, adaptation=None)
-    expected, log2_spread = bare.unordered(local.examples)
+    expected, log2_excess = bare.unordered(local.examples)
     names = {quantity: [cell_of(example, quantity) for example in local.examples] for quantity in QUANTITIES}
     shifts: dict[str, Shift] = {}
     moved = expected.copy()
@@ -70,7 +71,7 @@ def adapt(parent: Predictor, local: Dataset) -> Predictor:
     adaptation = Adaptation(
         frozenset(place_of(example.facts) for example in local.examples),
         shifts,
-        _calibrate(local, moved, spread_bytes(log2_spread, moved, bare.spread_floor)),
+        _calibrate(local, moved, scale_bytes(log2_excess, moved)),
         bare.coverage.joined(Coverage.fit(example.facts for example in local.examples)),
     )
     adapted = replace(bare, adaptation=adaptation)

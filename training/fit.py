@@ -20,23 +20,17 @@ import numpy as np
 from peakcast.featurizer.vocabulary import QUANTITIES
 from peakcast.models.artefact import Manifest, content_version, write_artefact
 from peakcast.models.blend import Blend
+from peakcast.models.bounds import class_names, excess_target, scale_bytes
 from peakcast.models.calibration import Calibration
 from peakcast.models.coverage import Coverage
 from peakcast.models.example import Floats
 from peakcast.models.heads import HEADS
-from peakcast.models.predictor import LARGEST_SPREAD, Predictor, class_names, spread_bytes
+from peakcast.models.predictor import Predictor
 from peakcast.training.dataset import Dataset
 from peakcast.training.finished import Finished
 from peakcast.training.fit_members import Members
 from peakcast.training.fit_settings import FitSettings
 from peakcast.training.lineage import code_version, fit_code_sha256, libraries
-
-# The trust in the learned spread: the smallest scale of a bound, from trusting it whole to not at all (one scale for
-# all). The one that gives the narrowest bounds at JUDGED_RISK is kept.
-SPREAD_FLOORS = (5e-4, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, LARGEST_SPREAD)
-JUDGED_RISK = 0.05
-# Relative error that counts as none when the spread is learned: logarithms of exact answers must stay finite.
-_SMALLEST_ERROR = 5e-4
 
 
 def finished_steps(data: Dataset, settings: FitSettings, cache: Path | None, *more: str) -> Finished:
@@ -79,13 +73,13 @@ def fit_pair(
     )
     expected = blend.apply(data.examples, shares)
 
-    log2_error = np.log2(np.abs(data.measured_PQ / expected - 1.0) + _SMALLEST_ERROR)
+    excess = excess_target(data.measured_PQ, expected)
     # What others report is no measure of how sure the pair may be.
-    log2_error[~data.is_measured_P] = np.nan
-    spread = members.ensemble(features, log2_error, np.ones_like(data.priors), "l2", settings.spread_rounds)
-    log2_spread = members.out_of_fold({"spread": spread}, "spread")["spread"]
+    excess[~data.is_measured_P] = np.nan
+    spread = members.spread(features, excess)
+    log2_excess = members.out_of_fold({"spread": spread}, "spread")["spread"]
     stage("bounds")
-    floor, calibration = _calibrate(judged, expected[measured], log2_spread[measured])
+    calibration = _calibrate(judged, expected[measured], log2_excess[measured])
 
     sequence, trees = members.final({**heads, "spread": spread})
     predictor = Predictor(
@@ -96,7 +90,6 @@ def fit_pair(
         blend=blend,
         calibration=calibration,
         coverage=Coverage.fit((example.facts for example in judged.examples), torch_versions=data.torch_versions),
-        spread_floor=floor,
         feature_names=members.names,
         speeds=judged.speeds(),
     )
@@ -133,21 +126,10 @@ def save_pair(
     return write_artefact(root / predictor.version, predictor.to_files(), about)
 
 
-def _calibrate(data: Dataset, expected: Floats, log2_spread: Floats) -> tuple[float, Calibration]:
-    """Return the floor of the spread that gives the narrowest bounds, and the calibration under it.
-
-    Every measured row is scored against its out-of-fold expectation and scale.
-    """
+def _calibrate(data: Dataset, expected: Floats, log2_excess: Floats) -> Calibration:
+    """Score every measured row against its out-of-fold expectation and scale."""
     kept = np.argwhere(np.isfinite(data.measured_PQ))
     index = (kept[:, 0], kept[:, 1])
-    groups = [data.architectures[row] for row in kept[:, 0]]
+    scores = ((data.measured_PQ - expected) / scale_bytes(log2_excess, expected))[index]
     names = [class_names(data.examples[row], QUANTITIES[column]) for row, column in kept]
-    tried = []
-    for floor in SPREAD_FLOORS:
-        scale = spread_bytes(log2_spread, expected, floor)[index]
-        calibration = Calibration.fit((data.measured_PQ[index] - expected[index]) / scale, groups, names)
-        width = {row: max(calibration.quantile(row, JUDGED_RISK).value, 0.0) for row in set(names)}
-        slack = np.array([width[row] for row in names]) * scale / expected[index]
-        tried.append((float(slack.mean()), floor, calibration))
-    _, floor, calibration = min(tried, key=lambda entry: entry[:2])
-    return floor, calibration
+    return Calibration.fit(scores, [data.architectures[row] for row in kept[:, 0]], names)

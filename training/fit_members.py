@@ -20,7 +20,7 @@ from peakcast.models.lstm import SequenceModel
 from peakcast.training.dataset import Dataset
 from peakcast.training.finished import Finished, Step
 from peakcast.training.fit_lstm import fit_sequence_model
-from peakcast.training.fit_settings import FitSettings
+from peakcast.training.fit_settings import FitSettings, TreeSettings
 
 Q = len(QUANTITIES)
 # The LSTM's additive targets, in asinh units: beyond, the simulation has failed and there is nothing to learn.
@@ -37,7 +37,8 @@ class Ensemble:
     weight_R: Floats
     objective: str
     rounds: int
-    settings: FitSettings
+    seed: int
+    trees: TreeSettings
 
     def fit(self, chosen_R: NDArray[np.bool_] | None = None) -> Trees:
         """Fit on the rows chosen (default: all)."""
@@ -52,8 +53,8 @@ class Ensemble:
             names=self.names,
             objective=self.objective,
             rounds=self.rounds,
-            seed=self.settings.seed,
-            parameters=asdict(self.settings.trees),
+            seed=self.seed,
+            parameters=asdict(self.trees),
         )
 
     def outputs_of(self, held_R: NDArray[np.bool_]) -> Floats:
@@ -120,15 +121,32 @@ class Members:
         targets = self.targets
         weights = head_weights(self.data.priors, self.data.measured_PQ, self.scratch_P)
         return {
-            name: self.ensemble(features_RF, targets[name], weights[name], "l1", self.settings.rounds) for name in HEADS
+            name: self._ensemble(
+                features_RF, targets[name], weights[name], "l1", self.settings.rounds, self.settings.trees
+            )
+            for name in HEADS
         }
 
-    def ensemble(
-        self, features_RF: Floats, target_PQ: Floats, weight_PQ: Floats, objective: str, rounds: int
+    def spread(self, features_RF: Floats, target_PQ: Floats) -> Ensemble:
+        """Return the ensemble that bounds are drawn from."""
+        settings = self.settings
+        return self._ensemble(
+            features_RF, target_PQ, np.ones_like(target_PQ), "l2", settings.spread_rounds, settings.spread_trees
+        )
+
+    def _ensemble(
+        self,
+        features_RF: Floats,
+        target_PQ: Floats,
+        weight_PQ: Floats,
+        objective: str,
+        rounds: int,
+        trees: TreeSettings,
     ) -> Ensemble:
         """Return an ensemble whose records weigh as the dataset says."""
         weight_R = (self.data.weights[:, None] * weight_PQ).ravel()
-        return Ensemble(features_RF, self.names, target_PQ.ravel(), weight_R, objective, rounds, self.settings)
+        target_R, seed = target_PQ.ravel(), self.settings.seed
+        return Ensemble(features_RF, self.names, target_R, weight_R, objective, rounds, seed, trees)
 
     def out_of_fold(self, ensembles: Mapping[str, Ensemble], what: str) -> dict[str, Floats]:
         """Return each ensemble's outputs [P, Q], from trees that never saw the record's architecture."""

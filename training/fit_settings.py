@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
@@ -39,6 +39,10 @@ class TreeSettings:
     lambda_l2: float = PARAMETERS["lambda_l2"]
 
 
+# Large excesses are rare, and a leaf of few records is a leaf of one architecture.
+SPREAD_TREES = TreeSettings(min_data_in_leaf=100, feature_fraction=0.3)
+
+
 @dataclass(frozen=True, slots=True)
 class FitSettings:
     """How much to fit. `inner_folds`: into how many the architectures are split for out-of-fold outputs."""
@@ -49,6 +53,7 @@ class FitSettings:
     spread_rounds: int = 80
     sequence: SequenceSettings = field(default_factory=SequenceSettings)
     trees: TreeSettings = field(default_factory=TreeSettings)
+    spread_trees: TreeSettings = SPREAD_TREES
 
 
 def read_settings(path: Path | None, *, seed: int = 0) -> FitSettings:
@@ -61,7 +66,11 @@ def read_settings(path: Path | None, *, seed: int = 0) -> FitSettings:
         return FitSettings(seed=seed)
     try:
         found = orjson.loads(path.read_bytes())
-        sequence, trees = SequenceSettings(**found.pop("sequence", {})), TreeSettings(**found.pop("trees", {}))
-        return FitSettings(**{**found, "sequence": sequence, "trees": trees, "seed": seed})
+        parts = {
+            "sequence": SequenceSettings(**found.pop("sequence", {})),
+            "trees": TreeSettings(**found.pop("trees", {})),
+            "spread_trees": TreeSettings(**{**asdict(SPREAD_TREES), **found.pop("spread_trees", {})}),
+        }
+        return FitSettings(**{**found, **parts, "seed": seed})
     except (orjson.JSONDecodeError, AttributeError, TypeError) as error:
         raise SettingsError(f"{path} holds no settings of a fit: {error}") from error
