@@ -1,10 +1,11 @@
-"""Scratch of cuDNN's convolutions: the layout conversion of a call in NCHW."""
+"""Scratch of cuDNN's convolutions: the layout conversion of a call in NCHW, and partial sums of a weight's gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Final
 
 # Grouped convolutions are computed with this many channels a group at least, or a multiple of it.
@@ -15,6 +16,13 @@ _IMAGE_CHANNELS: Final = 4
 _DIRECT_KERNEL: Final = 3
 _UNPADDED_KERNEL: Final = 7
 _LAID_OUT_DIMENSIONS: Final = 2
+_BACKWARD_READS: Final = 3
+# A weight's gradient: the block that one multiprocessor sums, the fewest pixels worth a part, and the parts' type.
+# Read off the reserved bytes of trainings on an H200 (cuDNN 9.19): no other sizes fit them as well.
+_BLOCK_FILTERS: Final = 64
+_BLOCK_COLUMNS: Final = 256
+_LEAST_PIXELS: Final = 1024
+_PARTIAL_SUM_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,8 @@ class Geometry:
     is_copied: bool
     is_transposed: bool = False
     is_dilated: bool = False
+    gives_image: bool = True  # the gradients that a backward is asked for
+    gives_weight: bool = True
 
     @property
     def is_pointwise(self) -> bool:
@@ -39,6 +49,20 @@ class Geometry:
     def is_depthwise(self) -> bool:
         """Tell whether each group has one channel on a side: torch's own kernels run it in place."""
         return self.groups > 1 and self.groups == min(self.channels_in, self.channels_out)
+
+    def converts(self, *, is_laid_out: bool) -> bool:
+        """Tell whether cuDNN copies what it reads into its own layout, and what it makes back from there.
+
+        It does so for NCHW. Where inductor laid images of two dimensions out in channels last (`is_laid_out`) the
+        others still lie as they did, and for groups and results of fewer than four channels (a transposed convolution
+        that makes RGB) only another layout has kernels. Read off peaks on an H200 (torch 2.11, cuDNN 9.19).
+        """
+        if self.is_pointwise or self.is_depthwise:
+            return False
+        if not is_laid_out:
+            return not self.is_channels_last
+        makes_few = self.is_transposed and self.channels_out < _IMAGE_CHANNELS
+        return len(self.kernel) != _LAID_OUT_DIMENSIONS or self.groups > 1 or makes_few
 
 
 @lru_cache(maxsize=4096)
@@ -56,6 +80,8 @@ def parse_geometry(attribute: str) -> Geometry | None:
             is_copied=pairs.get("copied") == "1",
             is_transposed=pairs.get("transposed") == "1",
             is_dilated=any(int(step) > 1 for step in pairs.get("dilation", "1").split("x")),
+            gives_image=pairs.get("gradients", "11")[:1] != "0",
+            gives_weight=pairs.get("gradients", "11")[1:2] != "0",
         )
     except (KeyError, ValueError):
         return None
@@ -63,32 +89,25 @@ def parse_geometry(attribute: str) -> Geometry | None:
     return geometry if min(counts) > 0 else None
 
 
-def scratch_bytes(
-    geometry: Geometry, read_bytes: Sequence[int], written_bytes: Sequence[int], *, backward: bool
+def forward_scratch_bytes(
+    geometry: Geometry, read_bytes: Sequence[int], written_bytes: Sequence[int], given: Sequence[bool] | None = None
 ) -> int:
-    """Return what one call takes and gives back: copies in NHWC of the image, the weight and the result.
+    """Return what a forward call takes and gives back: copies in NHWC of the image, the weight and the result.
 
-    `read_bytes` are those of image and weight, or of the result's gradient, image and weight in backward;
-    `written_bytes` those of the result, or of the gradients. Measured on an H200 (torch 2.11, cuDNN 9.19), fp32 as
+    `read_bytes` are those of image and weight. `given` is set in a graph whose convolutions inductor lays out in
+    channels last, and says which of them the graph did not make. Measured on an H200 (torch 2.11, cuDNN 9.19), fp32 as
     TF32 and bf16: exact to the MiB for most 2-d and 3-d shapes.
     """
-    copy = max(read_bytes, default=0) if geometry.is_copied and not backward else 0
-    if (
-        geometry.is_channels_last
-        or geometry.is_pointwise
-        or geometry.is_depthwise
-        or not read_bytes
-        or not written_bytes
-    ):
+    is_laid_out = given is not None
+    copy = max(read_bytes, default=0) if geometry.is_copied else 0
+    copy += _laid_out_bytes(geometry, read_bytes, given)
+    if not read_bytes or not written_bytes:
         return copy
-    if backward:
-        # The data and the weight gradient are two calls, one after the other.
-        image = max(read_bytes[1] if len(read_bytes) > 1 else 0, written_bytes[0])
-        return int(
-            _padded(read_bytes[0], geometry.channels_out, geometry) + _padded(image, geometry.channels_in, geometry)
-        )
+    reads_few = geometry.channels_in < _IMAGE_CHANNELS
+    if not geometry.converts(is_laid_out=is_laid_out):
+        return copy + (read_bytes[0] if is_laid_out and reads_few and not geometry.is_pointwise else 0)
     image = int(_padded(read_bytes[0], geometry.channels_in, geometry))
-    if geometry.channels_in < _IMAGE_CHANNELS and max(geometry.kernel) <= _DIRECT_KERNEL:
+    if reads_few and max(geometry.kernel) <= _DIRECT_KERNEL:
         return copy + image
     weight = read_bytes[1] if len(read_bytes) > 1 else 0
     if geometry.is_dilated:  # these kernels write the result as it lies
@@ -96,32 +115,53 @@ def scratch_bytes(
     return int(copy + image + weight + _padded(written_bytes[0], geometry.channels_out, geometry))
 
 
-def compiled_scratch_bytes(
+def backward_scratch_bytes(
     geometry: Geometry,
     read_bytes: Sequence[int],
-    written_bytes: Sequence[int],
-    given: Sequence[bool],
-    *,
-    backward: bool,
-) -> int:
-    """Return what one call takes in a graph whose convolutions inductor lays out in channels last.
+    given: Sequence[bool] | None,
+    element_bytes: int,
+    multiprocessors: int,
+) -> tuple[int, int]:
+    """Return what the gradient of the image takes, and then that of the weight: two calls, one after the other.
+
+    `read_bytes` are those of the result's gradient, the image and the weight; both calls copy the first, and the image
+    or its gradient. The image's also copies the weight; the weight's is summed in parts, in either layout. `given` as
+    in forward.
+    """
+    of_image = of_weight = _laid_out_bytes(geometry, read_bytes, given)
+    if len(read_bytes) >= _BACKWARD_READS and element_bytes and not geometry.is_depthwise:
+        gradient, image, weight = read_bytes[:_BACKWARD_READS]
+        parts = _weight_gradient_parts(geometry, gradient // (geometry.channels_out * element_bytes), multiprocessors)
+        sums = parts * weight // element_bytes * _PARTIAL_SUM_BYTES
+        if geometry.converts(is_laid_out=given is not None):
+            copies = _padded(gradient, geometry.channels_out, geometry) + _padded(image, geometry.channels_in, geometry)
+            of_image += copies + weight
+            of_weight += copies + sums
+        elif parts > 1:
+            of_weight += sums
+    return of_image if geometry.gives_image else 0, of_weight if geometry.gives_weight else 0
+
+
+@lru_cache(maxsize=4096)
+def _weight_gradient_parts(geometry: Geometry, pixels: int, multiprocessors: int) -> int:
+    """Return in how many parts a weight's gradient is summed over the pixels of all results.
+
+    It is a product of few rows and columns over very many pixels. Its blocks of 64 filters by 256 columns would leave
+    most of the card idle: so each sums over a share of the pixels, as many shares as multiprocessors have room for.
+    """
+    columns = geometry.channels_in // geometry.groups * prod(geometry.kernel)
+    blocks = -(-geometry.channels_out // _BLOCK_FILTERS) * -(-columns // _BLOCK_COLUMNS)
+    return max(min(multiprocessors // max(blocks, 1), pixels // _LEAST_PIXELS), 1)
+
+
+def _laid_out_bytes(geometry: Geometry, read_bytes: Sequence[int], given: Sequence[bool] | None) -> int:
+    """Return the copies of images and weights that a graph is given into the layout that inductor chose.
 
     That goes for images of two dimensions (`convolution` in torch/_inductor/kernel/conv.py); others stay as they lie.
-    What the graph is given, images and weights (`given` says which of `read_bytes`), is copied into that layout, and
-    cuDNN copies on: groups, and results of fewer than four channels (a transposed convolution that makes RGB), into the
-    layout that has kernels for them, and RGB images once more. Read off peaks on an H200 (torch 2.11, cuDNN 9.19).
     """
-    in_nchw = replace(geometry, is_channels_last=False)
-    if len(geometry.kernel) != _LAID_OUT_DIMENSIONS:
-        return scratch_bytes(in_nchw, read_bytes, written_bytes, backward=backward)
-    if geometry.is_pointwise:
+    if given is None or len(geometry.kernel) != _LAID_OUT_DIMENSIONS or geometry.is_pointwise:
         return 0
-    copies = sum(size for size, is_given in zip(read_bytes, given, strict=True) if is_given)
-    makes_few = geometry.is_transposed and geometry.channels_out < _IMAGE_CHANNELS
-    if geometry.groups > 1 or makes_few:
-        return copies + scratch_bytes(in_nchw, read_bytes, written_bytes, backward=backward)
-    reads_few = geometry.channels_in < _IMAGE_CHANNELS and not backward
-    return copies + (read_bytes[0] if reads_few and read_bytes else 0)
+    return sum(size for size, is_given in zip(read_bytes, given, strict=True) if is_given)
 
 
 def _padded(size_bytes: int, channels: int, geometry: Geometry) -> int:

@@ -6,7 +6,7 @@ Shapes: N nodes, S storages of the trace, B >= S buffers of the lifetimes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import numpy as np
@@ -34,8 +34,8 @@ NO_REUSE: Final = -1
 NO_NODE: Final = -1
 
 # Moments inside one node, in this order.
-_BEFORE, _OUTPUT, _WORKSPACE, _FREE = range(4)
-_MOMENTS: Final = 4
+_BEFORE, _OUTPUT, _FIRST_CALL, _FIRST_CALL_FREE, _SECOND_CALL, _WORKSPACE, _FREE = range(7)
+_MOMENTS: Final = 7
 
 # The order in which a process puts what is alive before the step on the card, by role.
 _START_ORDER: Final = np.empty(8, np.int64)
@@ -51,7 +51,8 @@ class Lifetimes:
     born (NO_REUSE: its own); the memory is freed when the last of such a chain dies. Buffers beyond S are ones that no
     storage of the trace stands for, such as the zeros a compiled backward gets for unused outputs. `matmul` marks the
     nodes that call cuBLAS where that differs from the operators' names. `time` says which node's place each node takes
-    where they do not run in the order of the trace.
+    where they do not run in the order of the trace. Where a node makes two calls in turn, `first_call` names the
+    scratch that is gone before the second, and `second_call` what that allocates.
     """
 
     bytes: Int64  # [B]
@@ -61,6 +62,8 @@ class Lifetimes:
     reuses: Int32  # [B]
     matmul: NDArray[np.bool_] | None = None  # [N]
     time: Int32 | None = None  # [N]
+    first_call: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    second_call: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
 
     def __len__(self) -> int:
         return len(self.bytes)
@@ -142,19 +145,20 @@ def step_events(
 ) -> StepEvents:
     """Put births and deaths in the order a process would allocate and free.
 
-    All outputs of a node come before its dying inputs go; a workspace comes after the outputs of the node that takes
-    it. In the first step (`is_first`) nothing of an earlier step is there: optimizer states are born at the first
-    optimizer node, gradients that later steps find in place at the first node that touches them, and what an earlier
-    step left behind is not born at all.
+    All outputs of a node come before its dying inputs go, but the scratch of a first call before the outputs of a
+    second; a workspace comes after the outputs of the node that takes it. In the first step (`is_first`) nothing of an
+    earlier step is there: optimizer states are born at the first optimizer node, gradients that later steps find in
+    place at the first node that touches them, and what an earlier step left behind is not born at all.
     """
     count = len(lifetimes)
     root = _roots(lifetimes)
     born, died = lifetimes.born.astype(np.int64), _chain_deaths(lifetimes, root)
     own = (born != NEVER) & (root == np.arange(count))
     at_start = own & (born == -1)
-    first_moment = np.full(count, _OUTPUT, np.int64)
+    birth_moment, death_moment = _calls(lifetimes)
     if is_first:
-        born, at_start, first_moment = _without_history(trace, lifetimes, born, at_start, died)
+        born, at_start, moved = _without_history(trace, lifetimes, born, at_start, died)
+        birth_moment[moved] = _BEFORE
         own &= born != NEVER
     start = np.flatnonzero(at_start)
     start = start[np.argsort(_START_ORDER[lifetimes.role[start]], kind="stable")]
@@ -169,9 +173,9 @@ def step_events(
     moment = np.concatenate(
         (
             np.full(len(branches.events), _BEFORE),
-            first_moment[inside],
+            birth_moment[inside],
             np.full(len(nodes), _WORKSPACE),
-            np.full(len(ends), _FREE),
+            death_moment[ends],
         )
     )
     order = np.argsort(event_node * _MOMENTS + moment, kind="stable")
@@ -189,6 +193,15 @@ def step_events(
         left=left,
         workspaces=range(first_workspace, first_workspace + len(nodes)),
     )
+
+
+def _calls(lifetimes: Lifetimes) -> tuple[Int64, Int64]:
+    """Return the moment within its node at which each buffer is allocated, and at which it is freed."""
+    birth, death = np.full(len(lifetimes), _OUTPUT, np.int64), np.full(len(lifetimes), _FREE, np.int64)
+    birth[lifetimes.first_call] = _FIRST_CALL
+    death[lifetimes.first_call] = _FIRST_CALL_FREE
+    birth[lifetimes.second_call] = _SECOND_CALL
+    return birth, death
 
 
 def _roots(lifetimes: Lifetimes) -> Int64:
@@ -212,15 +225,14 @@ def _chain_deaths(lifetimes: Lifetimes, root: Int64) -> Int64:
 
 def _without_history(
     trace: Trace, lifetimes: Lifetimes, born: Int64, at_start: NDArray[np.bool_], died: Int64
-) -> tuple[Int64, NDArray[np.bool_], Int64]:
-    """Take out of a steady step what only an earlier step can have put there."""
+) -> tuple[Int64, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Take out of a steady step what only an earlier step can have put there; also return what the optimizer makes."""
     role = lifetimes.role
-    born, at_start, moment = born.copy(), at_start.copy(), np.full(len(born), _OUTPUT, np.int64)
+    born, at_start = born.copy(), at_start.copy()
     optimizer_nodes = np.flatnonzero(trace.phase == OPTIMIZER)
     states = at_start & (role == OPTIMIZER_STATE)
     if len(optimizer_nodes):
         born[states] = optimizer_nodes[0]
-        moment[states] = _BEFORE
         at_start &= ~states
     gradients = at_start & (role == GRADIENT) & (died < 0)
     if gradients.any():
@@ -231,7 +243,7 @@ def _without_history(
     # Freed inside the step yet there before it: gradients until zero_grad, the last loss until it is overwritten.
     leftovers = at_start & (died >= 0) & ~np.isin(role, (PARAMETER, BUFFER, INPUT))
     born[leftovers] = NEVER
-    return born, at_start & ~leftovers, moment
+    return born, at_start & ~leftovers, states
 
 
 def _first_touch(trace: Trace, count: int) -> Int64:

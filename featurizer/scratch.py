@@ -1,6 +1,6 @@
 """Scratch that a kernel takes inside one operator, where its size follows from shapes and the card.
 
-Convolutions convert layouts (`convolution.py`); some operators make tensors of their own (`kernel_scratch.py`).
+Convolutions convert layouts (`convolution_calls.py`); some operators make tensors of their own (`kernel_scratch.py`).
 Reductions over leading dimensions, as for the gradient of a bias, leave partial sums of each block of threads in global
 memory; in eager training that is often hundreds of MiB for a few KiB of result. Rules from torch's
 `aten/src/ATen/native/cuda/Reduce.cuh` (setReduceConfig, global_memory_size).
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from peakcast.featurizer.convolution import compiled_scratch_bytes, parse_geometry, scratch_bytes
+from peakcast.featurizer.convolution_calls import convolution_scratch
 from peakcast.featurizer.kernel_scratch import kernel_scratch, outsized_results
 from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes
 from peakcast.featurizer.trace import Csr, Int32, Trace
@@ -72,7 +72,8 @@ def with_scratch(lifetimes: Lifetimes, trace: Trace, spec: GraphSpec, generation
     A trace tells sizes, not the dimensions that were summed over. Where the result becomes a gradient it was over the
     leading ones: a parameter was broadcast along them. Compiled regions sum in kernels of their own, without scratch.
     """
-    nodes, sizes = _convolutions(trace, spec)
+    convolutions = convolution_scratch(trace, spec, generation)
+    nodes, sizes = convolutions.nodes, convolutions.sizes
     inner_nodes, inner_sizes = kernel_scratch(trace, spec)
     nodes += inner_nodes
     sizes += inner_sizes
@@ -96,41 +97,19 @@ def with_scratch(lifetimes: Lifetimes, trace: Trace, spec: GraphSpec, generation
         lifetimes = replace(lifetimes, bytes=sizes_of_all)
     if not nodes:
         return lifetimes
-    count, at = len(nodes), np.array(nodes, np.int32)
+    first, count, at = len(lifetimes), len(nodes), np.array(nodes, np.int32)
     if lifetimes.time is not None:
         at = lifetimes.time[at]
     return replace(
         lifetimes,
+        first_call=np.array(convolutions.first, np.int32) + first,
+        second_call=np.array([*convolutions.later, *(first + place for place in convolutions.second)], np.int32),
         bytes=np.append(lifetimes.bytes, sizes),
         role=np.append(lifetimes.role, np.full(count, TEMPORARY, np.uint8)),
         born=np.append(lifetimes.born, at),
         died=np.append(lifetimes.died, at),
         reuses=np.append(lifetimes.reuses, np.full(count, NO_REUSE, np.int32)),
     )
-
-
-def _convolutions(trace: Trace, spec: GraphSpec) -> tuple[list[int], list[int]]:
-    """Return the convolutions that convert layouts, and the bytes they take for it."""
-    nodes, sizes = [], []
-    found = np.flatnonzero((trace.attribute >= 0) & (trace.device == GPU))
-    born = trace.storages.born
-    for node in found.tolist():
-        geometry = parse_geometry(spec.attributes[trace.attribute[node]])
-        if geometry is None:
-            continue
-        read = trace.storages.bytes[trace.inputs.row(node)].tolist()
-        written = trace.storages.bytes[trace.outputs.row(node)].tolist()
-        backward = op_name(spec.ops[trace.op[node]]) == "convolution_backward"
-        if (trace.region[node] >= 0 or trace.replayed) and geometry.is_channels_last:
-            # In a replayed trace the copies of what the graph is given are kernels in sight.
-            given = [bool(at < 0) and not trace.replayed for at in born[trace.inputs.row(node)]]
-            size_bytes = compiled_scratch_bytes(geometry, read, written, given, backward=backward)
-        else:
-            size_bytes = scratch_bytes(geometry, read, written, backward=backward)
-        if size_bytes:
-            nodes.append(node)
-            sizes.append(size_bytes)
-    return nodes, sizes
 
 
 def _gradient_sums(trace: Trace, ops: Sequence[str]) -> Int32:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from handmade import MIB
 
-from peakcast.featurizer.convolution import Geometry, compiled_scratch_bytes, parse_geometry, scratch_bytes
+from peakcast.featurizer.convolution import Geometry, backward_scratch_bytes, forward_scratch_bytes, parse_geometry
 
 FLOAT = 4
 ATTRIBUTE = (
@@ -27,7 +27,12 @@ def test_vgg_sizes() -> None:
 
 def forward_bytes(geometry: Geometry, image: int, weight: int, result: int) -> int:
     """Return the scratch of a forward call."""
-    return scratch_bytes(geometry, [image, weight], [result], backward=False)
+    return forward_scratch_bytes(geometry, [image, weight], [result])
+
+
+def backward_bytes(geometry: Geometry, *read_bytes: int, given: list[bool] | None = None) -> tuple[int, int]:
+    """Return the scratch of the two calls of a backward in float32, on a card of 132 multiprocessors."""
+    return backward_scratch_bytes(geometry, read_bytes, given, FLOAT, 132)
 
 
 def test_an_attribute_is_read() -> None:
@@ -40,6 +45,10 @@ def test_an_attribute_is_read() -> None:
     assert last == dataclasses.replace(expected, is_channels_last=True)
     copied = parse_geometry(ATTRIBUTE.replace("copied=0", "copied=1,gradients=110"))
     assert copied == dataclasses.replace(expected, is_copied=True)
+    weight_only = parse_geometry(ATTRIBUTE.replace("copied=0", "copied=0,gradients=011"))
+    assert weight_only == dataclasses.replace(expected, gives_image=False)
+    image_only = parse_geometry(ATTRIBUTE.replace("copied=0", "copied=0,gradients=100"))
+    assert image_only == dataclasses.replace(expected, gives_weight=False)
     assert parse_geometry(ATTRIBUTE.replace(",copied=0", "")) == expected
     volume = parse_geometry(ATTRIBUTE.replace("kernel=3x3", "kernel=3x1x2"))
     assert volume == dataclasses.replace(expected, kernel=(3, 1, 2))
@@ -78,11 +87,11 @@ def test_a_dense_convolution_copies_image_weight_and_result() -> None:
 
 
 def test_channels_last_needs_no_conversion() -> None:
-    """The fast kernels read it as it is, forward and backward."""
+    """The fast kernels read it as it is, forward and backward; sums in parts are not spared: see below."""
     last = dataclasses.replace(DENSE, is_channels_last=True)
     assert forward_bytes(last, VGG_IMAGE_BYTES, VGG_WEIGHT_BYTES, VGG_IMAGE_BYTES) == 0
     sizes = [VGG_IMAGE_BYTES, VGG_IMAGE_BYTES, VGG_WEIGHT_BYTES]
-    assert scratch_bytes(last, sizes, sizes[1:], backward=True) == 0
+    assert backward_bytes(last, *sizes) == (0, 44 * VGG_WEIGHT_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +105,11 @@ def test_channels_last_needs_no_conversion() -> None:
     ],
     ids=["1x1", "1x1x1", "depthwise", "multiplier", "reducing"],
 )
-@pytest.mark.parametrize("backward", [False, True])
-def test_pointwise_and_depthwise_take_none(geometry: Geometry, backward: bool) -> None:
+def test_pointwise_and_depthwise_take_none(geometry: Geometry) -> None:
     """A matrix product over pixels takes either layout; depthwise kernels are torch's own."""
-    assert scratch_bytes(geometry, [MIB, MIB, MIB], [MIB, MIB], backward=backward) == 0
+    assert forward_bytes(geometry, MIB, MIB, MIB) == 0
+    # 1 MiB of 64 channels has 4,096 pixels; of fewer than 2,048 the weight's gradient is one sum.
+    assert backward_bytes(geometry, MIB // 4, MIB, MIB) == (0, 0)
 
 
 def test_a_large_kernel_over_rgb_pads_the_image_to_four_channels() -> None:
@@ -135,14 +145,40 @@ def test_groups_are_padded_to_sixteens() -> None:
     assert forward_bytes(thin, 8 * MIB, MIB, 48 * MIB) == 32 * MIB + MIB + 48 * MIB
 
 
-def test_backward_copies_the_gradient_and_the_larger_image() -> None:
-    """The gradients of image and weight are two calls in turn: each holds the result's gradient and one image."""
-    read, written = [40 * MIB, 24 * MIB, MIB], [24 * MIB, MIB]
-    assert scratch_bytes(DENSE, read, written, backward=True) == 40 * MIB + 24 * MIB
-    # Without a gradient of the image its copy is needed all the same, for the weight's.
-    assert scratch_bytes(DENSE, read, written[1:], backward=True) == 40 * MIB + 24 * MIB
-    grouped = dataclasses.replace(DENSE, groups=8, channels_in=192, channels_out=128)
-    assert scratch_bytes(grouped, read, written, backward=True) == 40 * MIB + 32 * MIB
+def test_backward_is_two_calls_that_copy_the_gradient_and_the_image() -> None:
+    """First the image's gradient, which takes the weight too, then the weight's, which it makes in float32.
+
+    A gradient of 40 MiB in 8,192 channels is of 1,280 pixels: one sum.
+    """
+    wide = dataclasses.replace(DENSE, channels_out=8192)
+    assert backward_bytes(wide, 40 * MIB, 24 * MIB, MIB) == (65 * MIB, 65 * MIB)
+    assert backward_scratch_bytes(wide, [20 * MIB, 12 * MIB, MIB], None, 2, 132) == (33 * MIB, 34 * MIB)
+    # What nobody asks for is not computed: the first layer's image, or weights that do not learn.
+    assert backward_bytes(dataclasses.replace(wide, gives_image=False), 40 * MIB, 24 * MIB, MIB) == (0, 65 * MIB)
+    assert backward_bytes(dataclasses.replace(wide, gives_weight=False), 40 * MIB, 24 * MIB, MIB) == (65 * MIB, 0)
+    grouped = dataclasses.replace(DENSE, groups=8, channels_in=192, channels_out=8192)
+    assert backward_bytes(grouped, 40 * MIB, 24 * MIB, MIB)[0] == 40 * MIB + 32 * MIB + MIB
+
+
+def test_a_gradient_of_few_weights_is_summed_in_parts() -> None:
+    """As many as keep 132 multiprocessors busy, each with a block of 64 filters by 256 columns; 1,024 pixels at least.
+
+    VGG-16's second convolution: 64 filters of 64 x 9 = 576 columns are 1 x 3 blocks, so 132 / 3 = 44 parts.
+    """
+    copies = 2 * VGG_IMAGE_BYTES
+    assert backward_bytes(DENSE, VGG_IMAGE_BYTES, VGG_IMAGE_BYTES, VGG_WEIGHT_BYTES) == (
+        copies + VGG_WEIGHT_BYTES,
+        copies + 44 * VGG_WEIGHT_BYTES,
+    )
+    # 8 images of 32 x 32 are 8,192 pixels: 8 parts. In 2 MiB of 64 channels.
+    assert backward_bytes(DENSE, 2 * MIB, 2 * MIB, VGG_WEIGHT_BYTES)[1] == 4 * MIB + 8 * VGG_WEIGHT_BYTES
+    # 1,280 filters of 320 columns are 20 x 2 blocks: 3 parts. 1 x 1 copies nothing.
+    pointwise = dataclasses.replace(DENSE, kernel=(1, 1), channels_in=320, channels_out=1280)
+    weight_bytes = 1280 * 320 * FLOAT
+    assert backward_bytes(pointwise, 20 * MIB, 5 * MIB, weight_bytes) == (0, 3 * weight_bytes)
+    # Half as large in half precision, but the parts are float32.
+    halves = backward_scratch_bytes(pointwise, [20 * MIB, 5 * MIB, weight_bytes // 2], None, 2, 132)
+    assert halves == (0, 3 * weight_bytes)
 
 
 def test_an_input_in_neither_layout_is_copied_first() -> None:
@@ -155,7 +191,7 @@ def test_an_input_in_neither_layout_is_copied_first() -> None:
         dataclasses.replace(copied, is_channels_last=True),
     ):
         assert forward_bytes(rule_free, 24 * MIB, MIB, 48 * MIB) == 24 * MIB
-    assert scratch_bytes(copied, [40 * MIB, 24 * MIB, MIB], [24 * MIB], backward=True) == (40 + 24) * MIB
+    assert backward_bytes(copied, 40 * MIB, 24 * MIB, MIB)[0] == (40 + 24 + 1) * MIB
 
 
 def test_dilated_kernels_write_the_result_themselves() -> None:
@@ -187,21 +223,28 @@ LAST = dataclasses.replace(DENSE, is_channels_last=True)
 def test_what_a_compiled_convolution_copies(geometry: Geometry, expected_mib: float) -> None:
     """An image of 147 MiB that the graph made, a weight of 1 MiB, a result of 36.75 MiB."""
     read, written = [147 * MIB, MIB], [int(36.75 * MIB)]
-    taken = compiled_scratch_bytes(geometry, read, written, [False, False], backward=False)
+    taken = forward_scratch_bytes(geometry, read, written, [False, False])
     assert taken == expected_mib * MIB
 
 
 def test_a_compiled_graph_copies_what_it_is_given() -> None:
-    """An image and a weight from outside are copied into channels last, and an RGB image twice."""
-    given = compiled_scratch_bytes(LAST, [8 * MIB, MIB], [MIB], [True, True], backward=False)
-    assert given == 9 * MIB
+    """An image and a weight from outside are copied into channels last, and an RGB image twice; in each call."""
+    assert forward_scratch_bytes(LAST, [8 * MIB, MIB], [MIB], [True, True]) == 9 * MIB
     stem = dataclasses.replace(LAST, channels_in=3)
-    assert compiled_scratch_bytes(stem, [8 * MIB, MIB], [MIB], [True, True], backward=False) == 17 * MIB
+    assert forward_scratch_bytes(stem, [8 * MIB, MIB], [MIB], [True, True]) == 17 * MIB
+    backward = backward_bytes(LAST, MIB // 4, 8 * MIB, MIB, given=[False, True, True])
+    assert backward == (9 * MIB, 9 * MIB)
+    # Groups are converted from there.
+    grouped = dataclasses.replace(LAST, groups=2)
+    backward = backward_bytes(grouped, MIB // 4, 8 * MIB, MIB, given=[False, False, True])
+    assert backward == (MIB + MIB // 4 + 8 * MIB + MIB, MIB + MIB // 4 + 8 * MIB + MIB)
 
 
-@pytest.mark.parametrize("backward", [False, True])
-def test_nodes_without_sizes_take_none(backward: bool) -> None:
-    """A trace may name no inputs or outputs."""
-    assert scratch_bytes(DENSE, [], [MIB], backward=backward) == 0
-    assert scratch_bytes(DENSE, [MIB], [], backward=backward) == 0
-    assert scratch_bytes(DENSE, [], [], backward=backward) == 0
+def test_nodes_without_sizes_take_none() -> None:
+    """A trace may name no inputs or outputs, or an unknown type."""
+    assert forward_scratch_bytes(DENSE, [], [MIB]) == 0
+    assert forward_scratch_bytes(DENSE, [MIB], []) == 0
+    assert forward_scratch_bytes(DENSE, [], []) == 0
+    assert backward_bytes(DENSE) == (0, 0)
+    assert backward_bytes(DENSE, MIB, MIB) == (0, 0)
+    assert backward_scratch_bytes(DENSE, [MIB, MIB, MIB], None, 0, 132) == (0, 0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from handmade import MIB, Sketch
 
-from peakcast.featurizer.lifetimes import Lifetimes, observed_lifetimes
+from peakcast.featurizer.lifetimes import Lifetimes, observed_lifetimes, step_events
 from peakcast.featurizer.scratch import leading_sum_scratch_bytes, with_scratch
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import BACKWARD, BUFFER, CPU, GPU, GRADIENT, INPUT, PARAMETER
@@ -55,7 +55,7 @@ def scratched(sketch: Sketch, trace: Trace, *, dtype: str = "float32", attribute
 
 
 def added_bytes(lifetimes: Lifetimes, trace: Trace) -> dict[int, int]:
-    """Return the sizes of the buffers that no storage stands for, by the node that they live in alone."""
+    """Return the sizes of the buffers that no storage stands for, by the node that they live in alone: its last."""
     extra = slice(len(trace.storages), None)
     assert (lifetimes.born[extra] == lifetimes.died[extra]).all()
     return dict(zip(lifetimes.born[extra].tolist(), lifetimes.bytes[extra].tolist(), strict=True))
@@ -165,26 +165,41 @@ def convolved_bytes(sketch: Sketch, attributes: list[str], *, compiled: bool) ->
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_convolutions_in_nchw_convert(compiled: bool) -> None:
-    """Image, weight and result forward, the result's gradient and the larger image backward; also when compiled."""
-    expected = {0: (24 + 1 + 48) * MIB, 1: (48 + 2 + 12) * MIB, 2: (12 + 48) * MIB}
+    """Image, weight and result forward; at last the result's gradient, the image and sums backward; also when compiled.
+
+    12 MiB of 64 channels are 49,152 pixels, 64 filters of 576 columns are 3 blocks for 132 multiprocessors: 44 parts.
+    """
+    expected = {0: (24 + 1 + 48) * MIB, 1: (48 + 2 + 12) * MIB, 2: (12 + 48 + 44 * 2) * MIB}
     assert convolved_bytes(convolutions(), [PLAIN] * 3, compiled=compiled) == expected
 
 
 def test_channels_last_takes_none_in_eager() -> None:
-    """The tensors lie as the kernels want them."""
-    assert convolved_bytes(convolutions(), [LAST] * 3, compiled=False) == {}
+    """The tensors lie as the kernels want them. The gradient of the weight is summed in parts all the same."""
+    assert convolved_bytes(convolutions(), [LAST] * 3, compiled=False) == {2: 44 * 2 * MIB}
+
+
+def test_the_scratch_of_the_image_s_gradient_goes_before_the_weight_s_gradient_comes() -> None:
+    """A backward is two calls in turn: each of them finds what the one before has given back."""
+    sketch = convolutions()
+    trace = dataclasses.replace(sketch.trace(), attribute=np.array([-1, -1, 0], np.int32))
+    lifetimes = scratched(sketch, trace, attributes=(PLAIN,))
+    of_image, of_weight = 7, 8  # after the storages 0 to 6, of which 5 and 6 are the gradients; the image is 3
+    assert lifetimes.bytes[of_image:].tolist() == [(12 + 48 + 2) * MIB, (12 + 48 + 44 * 2) * MIB]
+    step = step_events(trace, lifetimes)
+    assert step.events[step.event_node == 2].tolist() == [5, of_image, ~of_image, 6, of_weight, ~3, ~of_weight]
 
 
 def test_a_compiled_region_copies_what_it_is_given_into_channels_last() -> None:
     """Images and weights from outside, at each call; what the region made itself already lies so."""
-    expected = {0: (24 + 1) * MIB, 1: 2 * MIB, 2: 2 * MIB}
+    expected = {0: (24 + 1) * MIB, 1: 2 * MIB, 2: (2 + 44 * 2) * MIB}
     assert convolved_bytes(convolutions(), [LAST] * 3, compiled=True) == expected
-    assert convolved_bytes(convolutions(), [POINTWISE_LAST] * 3, compiled=True) == {}
+    # 64 filters of 64 columns are one block: all 48 parts that 49,152 pixels make.
+    assert convolved_bytes(convolutions(), [POINTWISE_LAST] * 3, compiled=True) == {2: 48 * 2 * MIB}
 
 
 def test_only_geometries_on_the_gpu_count() -> None:
     """Nodes without an attribute, with one of another kind, or on the CPU take nothing."""
-    assert convolved_bytes(convolutions(), ["", HEADS, PLAIN], compiled=False) == {2: 60 * MIB}
+    assert convolved_bytes(convolutions(), ["", HEADS, PLAIN], compiled=False) == {2: (60 + 44 * 2) * MIB}
     assert convolved_bytes(convolutions(CPU), [PLAIN] * 3, compiled=False) == {}
 
 

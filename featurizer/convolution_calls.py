@@ -1,0 +1,66 @@
+"""The calls that convolution nodes make to cuDNN, and the scratch of each: one forward, two in turn backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from peakcast.featurizer.convolution import backward_scratch_bytes, forward_scratch_bytes, parse_geometry
+from peakcast.featurizer.trace import Trace
+from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU
+from peakcast.featurizer.workspace import Generation, op_name
+
+if TYPE_CHECKING:
+    from peakcast.featurizer.spec import GraphSpec
+
+
+@dataclass(slots=True)
+class ConvolutionScratch:
+    """Scratch by node.
+
+    `first` and `second` are the places of what a node takes in the first and the second of two calls, `later` the
+    storages that second calls make.
+    """
+
+    nodes: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    second: list[int] = field(default_factory=list)
+    later: list[int] = field(default_factory=list)
+
+    def add(self, node: int, size_bytes: int) -> int:
+        """Note what a call of a node takes and return its place."""
+        self.nodes.append(node)
+        self.sizes.append(size_bytes)
+        return len(self.nodes) - 1
+
+
+def convolution_scratch(trace: Trace, spec: GraphSpec, generation: Generation) -> ConvolutionScratch:
+    """Return what the convolutions of a trace take to convert layouts and to sum in parts."""
+    scratch = ConvolutionScratch()
+    found = np.flatnonzero((trace.attribute >= 0) & (trace.device == GPU))
+    born = trace.storages.born
+    for node in found.tolist():
+        geometry = parse_geometry(spec.attributes[trace.attribute[node]])
+        if geometry is None:
+            continue
+        inputs, outputs = trace.inputs.row(node), trace.outputs.row(node)
+        read = trace.storages.bytes[inputs].tolist()
+        is_laid_out = (trace.region[node] >= 0 or trace.replayed) and geometry.is_channels_last
+        # In a replayed trace the copies of what the graph is given are kernels in sight.
+        given = [bool(at < 0) and not trace.replayed for at in born[inputs]] if is_laid_out else None
+        if op_name(spec.ops[trace.op[node]]) == "convolution_backward":
+            element_bytes = DTYPE_BYTES.get(spec.dtypes[trace.dtype[node]], 0)
+            of_image, of_weight = backward_scratch_bytes(
+                geometry, read, given, element_bytes, generation.multiprocessors
+            )
+            if of_image:
+                scratch.first.append(scratch.add(node, of_image))
+                scratch.later += outputs[1:].tolist()
+            if of_weight:
+                scratch.second.append(scratch.add(node, of_weight))
+        elif size_bytes := forward_scratch_bytes(geometry, read, trace.storages.bytes[outputs].tolist(), given):
+            scratch.add(node, size_bytes)
+    return scratch
