@@ -8,13 +8,17 @@ from functools import lru_cache
 from math import prod
 from typing import Final
 
-# Grouped convolutions are computed with this many channels a group at least, or a multiple of it.
-_GROUP_CHANNELS: Final = 16
+# Grouped convolutions are computed with a multiple of this many channels a group; where inductor laid the images out,
+# of twice as many.
+_GROUP_CHANNELS: Final = 8
 # Images of fewer channels (RGB) are special: small kernels write NCHW themselves, and large ones (AlexNet's 11x11)
 # read the image padded to this many.
 _IMAGE_CHANNELS: Final = 4
 _DIRECT_KERNEL: Final = 3
 _UNPADDED_KERNEL: Final = 7
+# In half precision a stem of 7 x 7 reads vectors of 16 bytes.
+_HALF_IMAGE_CHANNELS: Final = 8
+_HALF_BYTES: Final = 2
 _LAID_OUT_DIMENSIONS: Final = 2
 _BACKWARD_READS: Final = 3
 # A weight's gradient: the block that one multiprocessor sums, the fewest pixels worth a part, and the parts' type.
@@ -37,6 +41,7 @@ class Geometry:
     is_copied: bool
     is_transposed: bool = False
     is_dilated: bool = False
+    is_strided: bool = False
     gives_image: bool = True  # the gradients that a backward is asked for
     gives_weight: bool = True
 
@@ -49,6 +54,11 @@ class Geometry:
     def is_depthwise(self) -> bool:
         """Tell whether each group has one channel on a side: torch's own kernels run it in place."""
         return self.groups > 1 and self.groups == min(self.channels_in, self.channels_out)
+
+    @property
+    def is_stem(self) -> bool:
+        """Tell whether it is the first layer of a network over RGB, with the 7 x 7 and stride of ResNet's."""
+        return self.channels_in < _IMAGE_CHANNELS and max(self.kernel) == _UNPADDED_KERNEL and self.is_strided
 
     def converts(self, *, is_laid_out: bool) -> bool:
         """Tell whether cuDNN copies what it reads into its own layout, and what it makes back from there.
@@ -80,6 +90,7 @@ def parse_geometry(attribute: str) -> Geometry | None:
             is_copied=pairs.get("copied") == "1",
             is_transposed=pairs.get("transposed") == "1",
             is_dilated=any(int(step) > 1 for step in pairs.get("dilation", "1").split("x")),
+            is_strided=any(int(step) > 1 for step in pairs.get("stride", "1").split("x")),
             gives_image=pairs.get("gradients", "11")[:1] != "0",
             gives_weight=pairs.get("gradients", "11")[1:2] != "0",
         )
@@ -90,7 +101,11 @@ def parse_geometry(attribute: str) -> Geometry | None:
 
 
 def forward_scratch_bytes(
-    geometry: Geometry, read_bytes: Sequence[int], written_bytes: Sequence[int], given: Sequence[bool] | None = None
+    geometry: Geometry,
+    read_bytes: Sequence[int],
+    written_bytes: Sequence[int],
+    given: Sequence[bool] | None,
+    element_bytes: int,
 ) -> int:
     """Return what a forward call takes and gives back: copies in NHWC of the image, the weight and the result.
 
@@ -106,13 +121,16 @@ def forward_scratch_bytes(
     reads_few = geometry.channels_in < _IMAGE_CHANNELS
     if not geometry.converts(is_laid_out=is_laid_out):
         return copy + (read_bytes[0] if is_laid_out and reads_few and not geometry.is_pointwise else 0)
-    image = int(_padded(read_bytes[0], geometry.channels_in, geometry))
+    image = _padded(read_bytes[0], geometry.channels_in, geometry, element_bytes, is_laid_out=is_laid_out)
     if reads_few and max(geometry.kernel) <= _DIRECT_KERNEL:
         return copy + image
+    if element_bytes == _HALF_BYTES and geometry.is_stem:
+        image = image // geometry.channels_in * _HALF_IMAGE_CHANNELS
     weight = read_bytes[1] if len(read_bytes) > 1 else 0
     if geometry.is_dilated:  # these kernels write the result as it lies
         return copy + image + weight
-    return int(copy + image + weight + _padded(written_bytes[0], geometry.channels_out, geometry))
+    result = _padded(written_bytes[0], geometry.channels_out, geometry, element_bytes, is_laid_out=is_laid_out)
+    return copy + image + weight + result
 
 
 def backward_scratch_bytes(
@@ -133,8 +151,10 @@ def backward_scratch_bytes(
         gradient, image, weight = read_bytes[:_BACKWARD_READS]
         parts = _weight_gradient_parts(geometry, gradient // (geometry.channels_out * element_bytes), multiprocessors)
         sums = parts * weight // element_bytes * _PARTIAL_SUM_BYTES
-        if geometry.converts(is_laid_out=given is not None):
-            copies = _padded(gradient, geometry.channels_out, geometry) + _padded(image, geometry.channels_in, geometry)
+        is_laid_out = given is not None
+        if geometry.converts(is_laid_out=is_laid_out):
+            copies = _padded(gradient, geometry.channels_out, geometry, element_bytes, is_laid_out=is_laid_out)
+            copies += _padded(image, geometry.channels_in, geometry, element_bytes, is_laid_out=is_laid_out)
             of_image += copies + weight
             of_weight += copies + sums
         elif parts > 1:
@@ -164,10 +184,15 @@ def _laid_out_bytes(geometry: Geometry, read_bytes: Sequence[int], given: Sequen
     return sum(size for size, is_given in zip(read_bytes, given, strict=True) if is_given)
 
 
-def _padded(size_bytes: int, channels: int, geometry: Geometry) -> int:
+def _padded(size_bytes: int, channels: int, geometry: Geometry, element_bytes: int, *, is_laid_out: bool) -> int:
+    """Return the bytes of a copy, whose channels are padded to what the kernels compute with."""
     a_group = max(channels // geometry.groups, 1)
     if geometry.groups > 1:
         unit = _GROUP_CHANNELS
+        if is_laid_out:
+            unit *= 2
+        elif element_bytes == _HALF_BYTES:  # powers of two
+            unit = max(unit, 1 << (a_group - 1).bit_length())
     elif channels < _IMAGE_CHANNELS and max(geometry.kernel) > _UNPADDED_KERNEL:
         unit = _IMAGE_CHANNELS
     else:

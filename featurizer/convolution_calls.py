@@ -51,8 +51,8 @@ def convolution_scratch(trace: Trace, spec: GraphSpec, generation: Generation) -
         is_laid_out = (trace.region[node] >= 0 or trace.replayed) and geometry.is_channels_last
         # In a replayed trace the copies of what the graph is given are kernels in sight.
         given = [bool(at < 0) and not trace.replayed for at in born[inputs]] if is_laid_out else None
+        element_bytes = DTYPE_BYTES.get(spec.dtypes[trace.dtype[node]], 0)
         if op_name(spec.ops[trace.op[node]]) == "convolution_backward":
-            element_bytes = DTYPE_BYTES.get(spec.dtypes[trace.dtype[node]], 0)
             of_image, of_weight = backward_scratch_bytes(
                 geometry, read, given, element_bytes, generation.multiprocessors
             )
@@ -61,6 +61,9 @@ def convolution_scratch(trace: Trace, spec: GraphSpec, generation: Generation) -
                 scratch.later += outputs[1:].tolist()
             if of_weight:
                 scratch.second.append(scratch.add(node, of_weight))
-        elif size_bytes := forward_scratch_bytes(geometry, read, trace.storages.bytes[outputs].tolist(), given):
+            continue
+        written = trace.storages.bytes[outputs].tolist()
+        size_bytes = forward_scratch_bytes(geometry, read, written, given, element_bytes)
+        if size_bytes:
             scratch.add(node, size_bytes)
     return scratch

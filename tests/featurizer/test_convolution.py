@@ -9,7 +9,7 @@ from handmade import MIB
 
 from peakcast.featurizer.convolution import Geometry, backward_scratch_bytes, forward_scratch_bytes, parse_geometry
 
-FLOAT = 4
+FLOAT, HALF = 4, 2
 ATTRIBUTE = (
     "kernel=3x3,stride=1x1,dilation=1x1,groups=1,transposed=0,channels=64x128,image=224x224,layout=nchw,copied=0"
 )
@@ -25,9 +25,9 @@ def test_vgg_sizes() -> None:
     assert VGG_IMAGE_BYTES == 64 * 64 * 224 * 224 * FLOAT
 
 
-def forward_bytes(geometry: Geometry, image: int, weight: int, result: int) -> int:
+def forward_bytes(geometry: Geometry, image: int, weight: int, result: int, element_bytes: int = FLOAT) -> int:
     """Return the scratch of a forward call."""
-    return forward_scratch_bytes(geometry, [image, weight], [result])
+    return forward_scratch_bytes(geometry, [image, weight], [result], None, element_bytes)
 
 
 def backward_bytes(geometry: Geometry, *read_bytes: int, given: list[bool] | None = None) -> tuple[int, int]:
@@ -50,6 +50,8 @@ def test_an_attribute_is_read() -> None:
     image_only = parse_geometry(ATTRIBUTE.replace("copied=0", "copied=0,gradients=100"))
     assert image_only == dataclasses.replace(expected, gives_weight=False)
     assert parse_geometry(ATTRIBUTE.replace(",copied=0", "")) == expected
+    strided = parse_geometry(ATTRIBUTE.replace("stride=1x1", "stride=1x2"))
+    assert strided == dataclasses.replace(expected, is_strided=True)
     volume = parse_geometry(ATTRIBUTE.replace("kernel=3x3", "kernel=3x1x2"))
     assert volume == dataclasses.replace(expected, kernel=(3, 1, 2))
 
@@ -134,15 +136,33 @@ def test_a_small_kernel_over_rgb_writes_the_result_itself() -> None:
     assert forward_bytes(geometry, image, weight, VGG_IMAGE_BYTES) == image
 
 
-def test_groups_are_padded_to_sixteens() -> None:
-    """192 channels in 8 groups are 24 a group: computed as 32, on both sides; 128 in 8 are 16 and stay."""
-    grouped = dataclasses.replace(DENSE, groups=8, channels_in=192, channels_out=192)
-    assert forward_bytes(grouped, 24 * MIB, MIB, 48 * MIB) == 32 * MIB + MIB + 64 * MIB
-    whole = dataclasses.replace(grouped, channels_in=128, channels_out=128)
-    assert forward_bytes(whole, 24 * MIB, MIB, 48 * MIB) == 24 * MIB + MIB + 48 * MIB
-    # Few channels a group: 4 are computed as 16.
-    thin = dataclasses.replace(grouped, channels_in=32, channels_out=128)
-    assert forward_bytes(thin, 8 * MIB, MIB, 48 * MIB) == 32 * MIB + MIB + 48 * MIB
+@pytest.mark.parametrize(
+    ("groups", "element_bytes", "computed"),
+    [
+        (8, FLOAT, 24),  # 192 channels in 8 groups: 24 are a multiple of 8
+        (8, HALF, 32),  # but no power of two
+        (12, HALF, 16),
+        (24, HALF, 8),
+        (48, FLOAT, 8),  # 4 a group are computed as 8, in either type
+        (48, HALF, 8),
+    ],
+)
+def test_groups_are_padded(groups: int, element_bytes: int, computed: int) -> None:
+    """To multiples of 8 channels in float32, to 8 or a larger power of two in half precision; image and result."""
+    grouped = dataclasses.replace(DENSE, groups=groups, channels_in=192, channels_out=192)
+    image, result = 24 * MIB * computed * groups // 192, 48 * MIB * computed * groups // 192
+    assert forward_bytes(grouped, 24 * MIB, MIB, 48 * MIB, element_bytes) == image + MIB + result
+
+
+def test_a_stem_in_half_precision_reads_eight_channels() -> None:
+    """96 images of 3 x 224 x 224 are 27.5625 MiB, and 73.5 with 8 channels; the result has 64 x 112 x 112: 147 MiB."""
+    image, weight, result = 96 * 3 * 224 * 224 * HALF, 64 * 3 * 49 * HALF, 96 * 64 * 112 * 112 * HALF
+    stem = dataclasses.replace(DENSE, kernel=(7, 7), channels_in=3, is_strided=True)
+    assert forward_bytes(stem, image, weight, result, HALF) == int(73.5 * MIB) + weight + 147 * MIB
+    # Without a stride (a first layer that keeps the size), and in float32, the image is copied as it is.
+    plain = dataclasses.replace(stem, is_strided=False)
+    assert forward_bytes(plain, image, weight, result, HALF) == image + weight + result
+    assert forward_bytes(stem, image, weight, result) == image + weight + result
 
 
 def test_backward_is_two_calls_that_copy_the_gradient_and_the_image() -> None:
@@ -152,12 +172,13 @@ def test_backward_is_two_calls_that_copy_the_gradient_and_the_image() -> None:
     """
     wide = dataclasses.replace(DENSE, channels_out=8192)
     assert backward_bytes(wide, 40 * MIB, 24 * MIB, MIB) == (65 * MIB, 65 * MIB)
-    assert backward_scratch_bytes(wide, [20 * MIB, 12 * MIB, MIB], None, 2, 132) == (33 * MIB, 34 * MIB)
+    assert backward_scratch_bytes(wide, [20 * MIB, 12 * MIB, MIB], None, HALF, 132) == (33 * MIB, 34 * MIB)
     # What nobody asks for is not computed: the first layer's image, or weights that do not learn.
     assert backward_bytes(dataclasses.replace(wide, gives_image=False), 40 * MIB, 24 * MIB, MIB) == (0, 65 * MIB)
     assert backward_bytes(dataclasses.replace(wide, gives_weight=False), 40 * MIB, 24 * MIB, MIB) == (65 * MIB, 0)
+    # 192 channels in 8 groups are 24 a group: in half precision 32.
     grouped = dataclasses.replace(DENSE, groups=8, channels_in=192, channels_out=8192)
-    assert backward_bytes(grouped, 40 * MIB, 24 * MIB, MIB)[0] == 40 * MIB + 32 * MIB + MIB
+    assert backward_scratch_bytes(grouped, [40 * MIB, 24 * MIB, MIB], None, HALF, 132)[0] == (40 + 32 + 1) * MIB
 
 
 def test_a_gradient_of_few_weights_is_summed_in_parts() -> None:
@@ -177,7 +198,7 @@ def test_a_gradient_of_few_weights_is_summed_in_parts() -> None:
     weight_bytes = 1280 * 320 * FLOAT
     assert backward_bytes(pointwise, 20 * MIB, 5 * MIB, weight_bytes) == (0, 3 * weight_bytes)
     # Half as large in half precision, but the parts are float32.
-    halves = backward_scratch_bytes(pointwise, [20 * MIB, 5 * MIB, weight_bytes // 2], None, 2, 132)
+    halves = backward_scratch_bytes(pointwise, [20 * MIB, 5 * MIB, weight_bytes // 2], None, HALF, 132)
     assert halves == (0, 3 * weight_bytes)
 
 
@@ -223,15 +244,15 @@ LAST = dataclasses.replace(DENSE, is_channels_last=True)
 def test_what_a_compiled_convolution_copies(geometry: Geometry, expected_mib: float) -> None:
     """An image of 147 MiB that the graph made, a weight of 1 MiB, a result of 36.75 MiB."""
     read, written = [147 * MIB, MIB], [int(36.75 * MIB)]
-    taken = forward_scratch_bytes(geometry, read, written, [False, False])
+    taken = forward_scratch_bytes(geometry, read, written, [False, False], FLOAT)
     assert taken == expected_mib * MIB
 
 
 def test_a_compiled_graph_copies_what_it_is_given() -> None:
     """An image and a weight from outside are copied into channels last, and an RGB image twice; in each call."""
-    assert forward_scratch_bytes(LAST, [8 * MIB, MIB], [MIB], [True, True]) == 9 * MIB
+    assert forward_scratch_bytes(LAST, [8 * MIB, MIB], [MIB], [True, True], FLOAT) == 9 * MIB
     stem = dataclasses.replace(LAST, channels_in=3)
-    assert forward_scratch_bytes(stem, [8 * MIB, MIB], [MIB], [True, True]) == 17 * MIB
+    assert forward_scratch_bytes(stem, [8 * MIB, MIB], [MIB], [True, True], FLOAT) == 17 * MIB
     backward = backward_bytes(LAST, MIB // 4, 8 * MIB, MIB, given=[False, True, True])
     assert backward == (9 * MIB, 9 * MIB)
     # Groups are converted from there.
@@ -242,9 +263,9 @@ def test_a_compiled_graph_copies_what_it_is_given() -> None:
 
 def test_nodes_without_sizes_take_none() -> None:
     """A trace may name no inputs or outputs, or an unknown type."""
-    assert forward_scratch_bytes(DENSE, [], [MIB]) == 0
-    assert forward_scratch_bytes(DENSE, [MIB], []) == 0
-    assert forward_scratch_bytes(DENSE, [], []) == 0
+    assert forward_scratch_bytes(DENSE, [], [MIB], None, FLOAT) == 0
+    assert forward_scratch_bytes(DENSE, [MIB], [], None, FLOAT) == 0
+    assert forward_scratch_bytes(DENSE, [], [], None, FLOAT) == 0
     assert backward_bytes(DENSE) == (0, 0)
     assert backward_bytes(DENSE, MIB, MIB) == (0, 0)
     assert backward_scratch_bytes(DENSE, [MIB, MIB, MIB], None, 0, 132) == (0, 0)
