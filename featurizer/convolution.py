@@ -19,6 +19,8 @@ _UNPADDED_KERNEL: Final = 7
 # In half precision a stem of 7 x 7 reads vectors of 16 bytes.
 _HALF_IMAGE_CHANNELS: Final = 8
 _HALF_BYTES: Final = 2
+# Strided kernels over images that come or go with so few channels read NCHW themselves, in float32.
+_NARROW_CHANNELS: Final = 16
 _LAID_OUT_DIMENSIONS: Final = 2
 _BACKWARD_READS: Final = 3
 # A weight's gradient: the block that one multiprocessor sums, the fewest pixels worth a part, and the parts' type.
@@ -59,6 +61,15 @@ class Geometry:
     def is_stem(self) -> bool:
         """Tell whether it is the first layer of a network over RGB, with the 7 x 7 and stride of ResNet's."""
         return self.channels_in < _IMAGE_CHANNELS and max(self.kernel) == _UNPADDED_KERNEL and self.is_strided
+
+    @property
+    def is_narrow(self) -> bool:
+        """Tell whether it is one of the first layers of a small network: 3 x 3 with a stride, over few channels."""
+        is_dense = self.groups == 1 and not self.is_transposed and self.channels_in >= _IMAGE_CHANNELS
+        has_kernel = len(self.kernel) == _LAID_OUT_DIMENSIONS and max(self.kernel) == _DIRECT_KERNEL
+        return (
+            is_dense and has_kernel and self.is_strided and min(self.channels_in, self.channels_out) <= _NARROW_CHANNELS
+        )
 
     def converts(self, *, is_laid_out: bool) -> bool:
         """Tell whether cuDNN copies what it reads into its own layout, and what it makes back from there.
@@ -126,6 +137,8 @@ def forward_scratch_bytes(
         return copy + image
     if element_bytes == _HALF_BYTES and geometry.is_stem:
         image = image // geometry.channels_in * _HALF_IMAGE_CHANNELS
+    elif element_bytes > _HALF_BYTES and geometry.is_narrow and not is_laid_out:
+        image = 0
     weight = read_bytes[1] if len(read_bytes) > 1 else 0
     if geometry.is_dilated:  # these kernels write the result as it lies
         return copy + image + weight

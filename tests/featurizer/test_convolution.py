@@ -114,6 +114,24 @@ def test_pointwise_and_depthwise_take_none(geometry: Geometry) -> None:
     assert backward_bytes(geometry, MIB // 4, MIB, MIB) == (0, 0)
 
 
+def test_a_strided_kernel_over_few_channels_does_not_copy_the_image() -> None:
+    """192 images of 16 x 112 x 112 are 147 MiB, the result of 32 x 56 x 56 is 73.5: weight and result alone."""
+    image, weight, result = 192 * 16 * 112 * 112 * FLOAT, 32 * 16 * 9 * FLOAT, 192 * 32 * 56 * 56 * FLOAT
+    assert (image, result) == (147 * MIB, 73.5 * MIB)
+    narrow = dataclasses.replace(DENSE, channels_in=16, channels_out=32, is_strided=True)
+    assert forward_bytes(narrow, image, weight, result) == weight + result
+    assert forward_bytes(dataclasses.replace(narrow, channels_in=32, channels_out=16), image, 0, result) == result
+    for other in (
+        dataclasses.replace(narrow, channels_in=32),
+        dataclasses.replace(narrow, is_strided=False),
+        dataclasses.replace(narrow, kernel=(4, 4)),
+        dataclasses.replace(narrow, kernel=(3, 3, 3)),
+        dataclasses.replace(narrow, is_transposed=True),
+    ):
+        assert forward_bytes(other, image, weight, result) == image + weight + result
+    assert forward_bytes(narrow, image, weight, result, HALF) == image + weight + result
+
+
 def test_a_large_kernel_over_rgb_pads_the_image_to_four_channels() -> None:
     """AlexNet's 11 x 11, batch 512: 294 MiB of image become 392, and the result has 55 x 55 pixels: 378.1 MiB."""
     image, weight, result = 512 * 3 * 224 * 224 * FLOAT, 64 * 3 * 121 * FLOAT, 512 * 64 * 55 * 55 * FLOAT
