@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes
-from peakcast.featurizer.trace import Trace
+from peakcast.featurizer.trace import Int32, Trace
 from peakcast.featurizer.vocabulary import BACKWARD, GPU
+from peakcast.featurizer.workspace import op_name
 
 _ADD = "aten.add.Tensor"
 
@@ -18,8 +20,9 @@ def accumulated_in_place(lifetimes: Lifetimes, trace: Trace, ops: Sequence[str])
     """Return the lifetimes in which a second gradient of one value is added into the first.
 
     Autograd's `InputBuffer::accumulate` (input_buffer.cpp) does so where it holds the first one alone, that is where it
-    dies in the sum, and neither is a tensor subclass; fake tensors are, so that their traces show a third tensor. The
-    sums that backward formulas write are few, and take the same.
+    dies in the sum, and neither is a tensor subclass; fake tensors are, so that their traces show a third tensor. A
+    view holds its base and so never is alone, as the transposed gradient of a linear layer's weight. The sums that
+    backward formulas write are few, and take the same.
     """
     if _ADD not in ops or not len(trace):
         return lifetimes
@@ -32,6 +35,22 @@ def accumulated_in_place(lifetimes: Lifetimes, trace: Trace, ops: Sequence[str])
     first, total = trace.inputs.ids[trace.inputs.offsets[node]], trace.outputs.ids[trace.outputs.offsets[node]]
     is_held_alone = (died[first] == node) & (born[first] >= 0) & (born[first] < node) & (lifetimes.born[first] >= 0)
     adds = is_held_alone & (born[total] == node) & (size_bytes[first] == size_bytes[total])
+    first, total = first[adds], total[adds]
+    is_whole = ~_is_view(trace, ops, first)
     reuses = lifetimes.reuses.copy()
-    reuses[total[adds]] = first[adds]
+    reuses[total[is_whole]] = first[is_whole]
     return lifetimes if (reuses == NO_REUSE).all() else replace(lifetimes, reuses=reuses)
+
+
+def _is_view(trace: Trace, ops: Sequence[str], storages: Int32) -> NDArray[np.bool_]:
+    """Tell of which storages a view is at hand where they die: the node that read each last, before that, made it."""
+    reader, read = trace.inputs.rows(), trace.inputs.ids
+    earlier = reader < trace.storages.died[read]
+    last = np.full(len(trace.storages), -1, np.int64)
+    np.maximum.at(last, read[earlier], reader[earlier])
+    node = last[storages]
+    count = len(trace.storages)
+    returns = np.isin(node * count + storages, trace.outputs.rows() * count + trace.outputs.ids)
+    is_in_place = np.fromiter((op_name(op).endswith("_") for op in ops), np.bool_, len(ops))
+    is_view: NDArray[np.bool_] = (node >= 0) & returns & ~is_in_place[trace.op[node]]
+    return is_view

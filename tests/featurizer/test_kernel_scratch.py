@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -120,10 +121,16 @@ def test_compiled_regions_take_such_operators_apart() -> None:
     assert outsized_results(spec.traces["eager"], spec.ops) == {}
 
 
-def reuse_of_sum(*, phase: int, dies: bool) -> int:
-    """Return what the sum of two gradients takes the place of; the second one dies in any case."""
+def reuse_of_sum(*, phase: int, dies: bool, between: Sequence[str] = ()) -> int:
+    """Return what the sum of two gradients takes the place of; the second one dies in any case.
+
+    `between` are operators that read the first gradient; views and those in place return it.
+    """
     sketch = Sketch()
     (first,) = sketch.node("aten.mm.default", MIB, phase=phase)
+    for op in between:
+        returned = [first] if op in ("aten.t.default", "aten.mul_.Tensor") else []
+        sketch.node(op, phase=phase, reads=[first], writes=returned)
     (second,) = sketch.node("aten.mm.default", MIB, phase=phase)
     (total,) = sketch.node(ADD, MIB, phase=phase, reads=[first, second], dies=[first, second] if dies else [second])
     trace = sketch.trace()
@@ -137,3 +144,17 @@ def test_autograd_adds_into_the_first_gradient() -> None:
     assert reuse_of_sum(phase=BACKWARD, dies=True) == 0
     assert reuse_of_sum(phase=BACKWARD, dies=False) == NO_REUSE
     assert reuse_of_sum(phase=FORWARD, dies=True) == NO_REUSE
+
+
+@pytest.mark.parametrize(
+    ("between", "reused"),
+    [
+        (["aten.t.default"], NO_REUSE),
+        (["aten.mul_.Tensor", "aten.t.default", "aten.t.default"], NO_REUSE),
+        (["aten.mul_.Tensor"], 0),
+        (["aten.t.default", "aten.mm.default"], 0),  # another gradient's matter
+    ],
+)
+def test_a_view_of_a_gradient_is_never_held_alone(between: list[str], reused: int) -> None:
+    """A transposed gradient, as of a linear layer's weight, shares its memory with its base: the sum is a third one."""
+    assert reuse_of_sum(phase=BACKWARD, dies=True, between=between) == reused
