@@ -20,6 +20,7 @@ from peakcast.featurizer.replaced_buckets import with_replaced_buckets
 from peakcast.featurizer.scratch import with_scratch
 from peakcast.featurizer.steps import Steps
 from peakcast.featurizer.trace import Int64, Trace
+from peakcast.featurizer.views import without_views
 from peakcast.featurizer.workspace import (
     CONTEXT_BYTES,
     LIBRARIES_BYTES,
@@ -197,7 +198,7 @@ def lifetimes_of(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
         lifetimes = fused_lifetimes(trace, ops)
     else:
         lifetimes = observed_lifetimes(trace)
-    return accumulated_in_place(lifetimes, trace, ops)
+    return accumulated_in_place(without_views(lifetimes, trace, ops), trace, ops)
 
 
 def source_plan(spec: GraphSpec, plan: str) -> str:
