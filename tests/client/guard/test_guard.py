@@ -116,7 +116,7 @@ def test_a_refusal_names_the_largest_batch_that_fits() -> None:
     """A batch of that size fits on the same card, and one a quarter larger does not."""
     training = Training(width=64)
     policy = Policy(plans=("eager",), nothing_fits="refuse", report=False)
-    little = card(CONTEXT_BYTES + LIBRARIES_BYTES + (192 << 20))
+    little = card(CONTEXT_BYTES + LIBRARIES_BYTES + (1 << 30))
     guard = peakcast.guard(training.model, training.optimizer, device=little, policy=policy)
     with guard:
         with pytest.raises(NothingFitsError, match="the largest batch that fits: ") as refused:
