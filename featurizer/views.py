@@ -12,8 +12,9 @@ from peakcast.featurizer.lifetimes import NEVER, Lifetimes
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.workspace import op_name
 
-# What no kernel runs for, and so nothing is allocated for.
-_VIEWS: Final = frozenset({"alias", "detach", "expand", "permute", "t", "transpose", "unsqueeze", "view"})
+# What no kernel runs for, and so nothing is allocated for. Not "view": FSDP2 gives a parameter's storage its bytes back
+# by resizing, and the view that then reads it is where they first show.
+_VIEWS: Final = frozenset({"alias", "detach", "expand", "permute", "t", "transpose", "unsqueeze"})
 
 
 def without_views(lifetimes: Lifetimes, trace: Trace, ops: Sequence[str]) -> Lifetimes:

@@ -27,6 +27,7 @@ def linear(op: str) -> Sketch:
         ("aten.transpose.int", -1, []),
         ("aten.clone.default", -1, [4]),
         ("aten.view_copy.default", -1, [4]),
+        ("aten.view.default", -1, [4]),  # of a storage that was resized just before
         ("aten.t.default", 0, [4]),  # the fusion rules say what a region makes
     ],
 )

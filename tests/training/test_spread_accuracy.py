@@ -11,10 +11,13 @@ from small_corpus import FROZEN, NAMES, write_corpus, write_settings
 from typer.testing import CliRunner
 
 from peakcast.cli import app
+from peakcast.featurizer.prior import simulate
+from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.training import corpus as store
 from peakcast.training.dataset import load_datasets
 from peakcast.training.retrain import split_frozen
 
+SHIPPED = Path(__file__).parents[2] / "training" / "corpus"
 ARGUMENTS = ["--corpus", "corpus", "--settings", "quick.json", "--jobs", "1", "--folds", "2", "--output", "out"]
 # Of each architecture: a record of one rank, then how the others are spread and how far each peak is from what lives.
 WAYS = (None, "ddp_view", "fsdp2", "fsdp2_bf16")
@@ -86,3 +89,14 @@ def test_a_corpus_of_single_ranks_is_refused_at_once(tmp_path: Path, monkeypatch
     ran = CliRunner().invoke(app, ["evaluate", *ARGUMENTS, "--ranks"])
     assert ran.exit_code != 0
     assert "--ranks 2" in str(ran.exception) + ran.output
+
+
+@pytest.mark.parametrize("wrapping", ["ddp", "fsdp2", "fsdp2_keep", "fsdp2_bf16"])
+def test_a_rank_of_a_shipped_record_is_simulated_closely(wrapping: str) -> None:
+    """T5 small on two H200s: parameters that are gathered, and given back, count while they are there."""
+    key = f"t5_small|b32|bfloat16|training|adamw|foreach|standard|{wrapping}|eager"
+    (record,) = [record for record in store.read(SHIPPED) if record["key"] == key]
+    spec = store.read_graph(SHIPPED, record["graph_id"])
+    device = DeviceSpec.model_validate(record["device"])
+    prior = simulate(spec, "eager", RunSpec.model_validate(record["run"]), device)
+    assert prior.steady_allocated_bytes == pytest.approx(record["measured"]["steady_allocated_bytes"], rel=0.001)
