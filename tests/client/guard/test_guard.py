@@ -113,7 +113,7 @@ def test_refusing_is_a_policy() -> None:
 
 @pytest.mark.slow
 def test_a_refusal_names_the_largest_batch_that_fits() -> None:
-    """A batch of that size fits on the same card, and one a quarter larger does not."""
+    """A batch of that size fits on the same card, and one half as large again does not."""
     training = Training(width=64)
     policy = Policy(plans=("eager",), nothing_fits="refuse", report=False)
     little = card(CONTEXT_BYTES + LIBRARIES_BYTES + (1 << 30))
@@ -126,7 +126,7 @@ def test_a_refusal_names_the_largest_batch_that_fits() -> None:
         guard.step(training.step_on(largest))
         assert guard.decision.action == "fall_back"
         with pytest.raises(NothingFitsError):
-            guard.step(training.step_on(largest + largest // 4))
+            guard.step(training.step_on(largest + largest // 2))
 
 
 def test_a_service_that_is_away_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
