@@ -211,6 +211,7 @@ class Guard:
     ) -> Any:
         """Settle the plan of a signature, and call the model under it, falling back if a compile is ended."""
         self._signature = signature
+        self._meanwhile = None  # an error or Ctrl-C may have left one behind
         call = Call(self.model, args, kwargs, self.optimizer, self._step, signature.takes_gradients)
         if verdict is not None:
             self._adopt(verdict)
@@ -229,7 +230,6 @@ class Guard:
             except Exception as error:
                 ended = ended_by_second_look(error)
                 if ended is None:
-                    self._meanwhile = None
                     raise
                 told = str(ended)
             else:

@@ -19,7 +19,7 @@ from peakcast.client.guard import compiled_before
 from peakcast.client.guard.ahead import Ahead
 from peakcast.client.guard.guard import Guard
 from peakcast.client.guard.policy import Policy
-from peakcast.client.guard.settling import NothingFitsError
+from peakcast.client.guard.settling import Meanwhile, NothingFitsError
 from peakcast.client.guard.verdict import Verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -182,6 +182,23 @@ def test_an_error_of_the_model_passes_while_the_answer_is_on_its_way() -> None:
             guard.step(training.step_on(17))
         assert training.losses(guard.step, steps=1) == pytest.approx(eager_losses(1), rel=1e-5)
         assert guard.plan == "inductor"
+
+
+def test_a_verdict_that_an_interrupted_compile_left_behind_is_forgotten() -> None:
+    """Nobody waits for it, neither at the next call nor while that is compiled."""
+    training = Watched(compile_meanwhile=False)
+    never = threading.Event()
+
+    def decide(_: Callable[[], None]) -> Verdict:
+        never.wait(60)
+        raise AssertionError("nobody asks for it")
+
+    with answering(FITS) as server, training.guarded(server) as guard:
+        guard._meanwhile = Meanwhile(None, None, Ahead(decide))  # type: ignore[arg-type]
+        assert training.losses(guard.step, steps=1) == pytest.approx(eager_losses(1), rel=1e-5)
+        assert (guard.decision.action, guard.counts["compiles"]) == ("compile", 1)
+        assert not never.is_set()
+    never.set()
 
 
 def test_a_model_that_is_not_compiled_at_all_is_decided_for_afterwards() -> None:
