@@ -12,9 +12,11 @@ from typing import Any, Self, TypeVar
 
 import torch
 from torch import fx, nn
+from torch._dynamo.exc import TorchDynamoException
 
 from peakcast.client.guard import active_plan, compiled_before
 from peakcast.client.guard.asking import Asking
+from peakcast.client.guard.call_start import CallStart
 from peakcast.client.guard.deciding import Decider
 from peakcast.client.guard.plan_backend import PlanBackend
 from peakcast.client.guard.plan_switch import PlanSwitch, possible_plans
@@ -29,9 +31,10 @@ from peakcast.client.guard.verdict import Verdict
 from peakcast.client.metrics.metrics import CLIENT
 from peakcast.client.recompiles.report import RecompileReport
 from peakcast.client.recompiles.watch import RecompileWatch
+from peakcast.client.rescue.buffers import BufferCopies
 from peakcast.client.rescue.degrade import Degradation, DegradePolicy, OutOfMemory, StepFinished
+from peakcast.client.rescue.out_of_memory import is_out_of_memory
 from peakcast.client.rescue.rescue import Rescue
-from peakcast.client.rescue.rng import RngState
 from peakcast.featurizer.plans import Plan, parse_plan
 from peakcast.featurizer.run import DeviceSpec
 
@@ -222,31 +225,37 @@ class Guard:
         # Each plan may be ended once, the plan wanted by the answer too.
         for _ in range(len(self.plans) + 1):
             self._regions = []
-            compiled_before.note(self.model, self.plan, takes_gradients=signature.takes_gradients)
-            rng = RngState()
+            compiled_before.note(self.plan, takes_gradients=signature.takes_gradients)
+            start = CallStart(self.model)
             try:
                 with active_plan.handed_over(self.plan):
                     result = self._switch.call(*args, **kwargs)
             except Exception as error:
                 ended = ended_by_second_look(error)
-                if ended is None:
+                if ended is None and not (self._is_undecided() and _may_be_the_plans(error)):
                     raise
-                told = str(ended)
+                # Of what ended a compile only its words are kept: the error holds the compiler's frames.
+                failed, told = (error, "") if ended is None else (None, str(ended))
+                del ended
             else:
                 self._conclude()  # where nothing was compiled, nothing has waited
                 return result
-            # Outside the except block, whose error holds the compiler's frames.
-            rng.put_back()
-            if self._meanwhile is not None:
+            if self._is_undecided():
+                tried = self.plan
                 self._conclude()
-                continue
-            verdict = self._settler.verdicts[signature]
-            smaller = verdict.next_after(self.plan, self.plans, any_left=False)
-            assert smaller is not None  # or the second look would have let it pass
-            self.counts["fall_backs"] += 1
-            CLIENT.observe_fall_back("second_look")
-            self._settler.verdicts[signature] = verdict.falling_to(smaller, told, failed=self.plan)
-            self._adopt(self._settler.verdicts[signature])
+                if failed is not None and self.plan == tried:
+                    raise failed
+            else:
+                verdict = self._settler.verdicts[signature]
+                smaller = verdict.next_after(self.plan, self.plans, any_left=False)
+                assert smaller is not None  # or the second look would have let it pass
+                self.counts["fall_backs"] += 1
+                CLIENT.observe_fall_back("second_look")
+                verdict = verdict.falling_to(smaller, told, failed=self.plan)
+                self._settler.verdicts[signature] = verdict
+                self._adopt(verdict)
+            del failed
+            start.put_back()
         raise AssertionError("the last plan is never ended")  # pragma: no cover
 
     def _may_compile_meanwhile(self, signature: Signature) -> bool:
@@ -257,7 +266,8 @@ class Guard:
             and wanted.compiler == "inductor"
             and self._degradation.plan == "full"
             and self._settler.may_ask_meanwhile(signature)
-            and compiled_before.is_compiled_anew(self.model, wanted.name, takes_gradients=signature.takes_gradients)
+            and compiled_before.is_compiled_anew(wanted.name, takes_gradients=signature.takes_gradients)
+            and BufferCopies(self.model).covers_all()
         )
 
     def _ask_ahead(self, signature: Signature, call: Call) -> None:
@@ -271,6 +281,9 @@ class Guard:
             return
         if not self._put_on(self.plans[0]):
             self._conclude()
+
+    def _is_undecided(self) -> bool:
+        return self._meanwhile is not None
 
     def _conclude(self) -> None:
         """Adopt the verdict that was made meanwhile, if one was; never from inside a compile of another plan."""
@@ -379,6 +392,11 @@ class Guard:
                 f"inductor's own plan of the {phase} needs {seen_bytes / _GIB:.2f} GiB under {self.plan}, and "
                 f"{verdict.room_bytes / _GIB:.2f} GiB are free for it"
             )
+
+
+def _may_be_the_plans(error: Exception) -> bool:
+    """Tell whether another plan may be spared an error: no memory, or a compiler that does not work."""
+    return is_out_of_memory(error) or isinstance(error, TorchDynamoException)
 
 
 class _Elsewhere:

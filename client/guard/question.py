@@ -75,12 +75,15 @@ class Means:
         self._policy = policy
         self._device = device
         self.reads_card = device is None and torch.cuda.is_available()
+        self._is_closed = False
         self._spare = SpareProcess(modules)
         if policy.warm_capture:
             self._spare.start()
 
     def capture(self, described: Described, plans: Sequence[str]) -> Captured:
         """Capture a described step."""
+        if self._is_closed:
+            raise CaptureError("the guard was closed while it was deciding")
         return self._spare.capture(described.packed, plans, timeout_s=self._policy.capture_time.total_seconds())
 
     def answer(self, spec: GraphSpec, plans: Sequence[str], device: DeviceSpec, run: RunSpec | None) -> Prediction:
@@ -96,13 +99,14 @@ class Means:
 
     def renew(self) -> None:
         """Give back what captures hold on the card, and get ready for the next one where the policy says so."""
-        if self._policy.warm_capture:
+        if self._policy.warm_capture and not self._is_closed:
             self._spare.renew()
         else:
             self._spare.close()
 
     def close(self) -> None:
-        """End the capturing process."""
+        """End the capturing process, and let a decision that is under way start no other."""
+        self._is_closed = True
         self._spare.close()
 
 

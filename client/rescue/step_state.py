@@ -16,14 +16,12 @@ from typing import Any, Final, Literal, get_args
 import torch
 from torch import nn
 
+from peakcast.client.rescue.buffers import BufferCopies, BufferCopy
 from peakcast.client.rescue.rng import RngState
 from peakcast.client.rescue.step_record import OptimizerRecord, TensorRecord, updates_show
 
 Keep = Literal["references", "host"]
 
-# Buffers change in every forward (batch norm's statistics), some without telling their version counter: they are
-# copied on their device. Larger ones are caches, for which a copy each step would be too dear.
-_LARGEST_BUFFER_BYTES: Final = 64 << 20
 # A longer or deeper container in a step's closure is a data set, no batch.
 _LONGEST_CONTAINER: Final = 64
 _DEEPEST_CONTAINER: Final = 4
@@ -53,10 +51,7 @@ class StepRecorder:
         self.copies = keep == "host"
         self.updates_begun = 0
         self.parameters = dict(_parameters(model, self.optimizer))
-        modules = model.modules() if model is not None else ()
-        # Found once: walking the modules takes longer than all the rest. `put_back` checks that they are the same.
-        self._buffers = [(module, key) for module in modules for key, _ in module.named_buffers(recurse=False)]
-        self._buffer_copies: dict[int, torch.Tensor] = {}
+        self._buffers = BufferCopies(model)
         self._hook: Any = None
         if self.optimizer is not None and not updates_show(self.optimizer):
             self._hook = self.optimizer.register_step_pre_hook(self._begin_update)
@@ -74,7 +69,7 @@ class StepRecorder:
             parameters=[TensorRecord(parameter, copy=copy) for parameter in self.parameters.values()],
             gradients=[None if gradient is None else TensorRecord(gradient, copy=copy) for gradient in gradients],
             inputs=[(tuple(leaf.shape), TensorRecord(leaf, copy=False)) for leaf in inputs],
-            buffers=self._copy_buffers(),
+            buffers=self._buffers.record(),
             optimizer=None if self.optimizer is None else OptimizerRecord(self.optimizer, copy=copy),
         )
 
@@ -91,30 +86,6 @@ class StepRecorder:
         now = [id(parameter) for _, parameter in _parameters(self.model, self.optimizer)]
         return now != [id(parameter) for parameter in self.parameters.values()]
 
-    def _copy_buffers(self) -> list[_Buffer]:
-        """Copy each buffer into the copy of the step before."""
-        found = []
-        for number, (module, key) in enumerate(self._buffers):
-            buffer = getattr(module, key, None)
-            if buffer is None or buffer.nbytes > _LARGEST_BUFFER_BYTES:
-                continue
-            copy = self._buffer_copies.get(number)
-            if copy is None or (copy.shape, copy.dtype, copy.device) != (buffer.shape, buffer.dtype, buffer.device):
-                copy = self._buffer_copies[number] = torch.empty_like(buffer)
-            found.append(_Buffer(module, key, buffer, copy))
-        if found:
-            with torch.no_grad():
-                torch._foreach_copy_([each.copy for each in found], [each.buffer for each in found])
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Buffer:
-    module: nn.Module
-    key: str
-    buffer: torch.Tensor
-    copy: torch.Tensor
-
 
 @dataclass(frozen=True, slots=True)
 class StepStart:
@@ -126,7 +97,7 @@ class StepStart:
     parameters: list[TensorRecord]
     gradients: list[TensorRecord | None]
     inputs: list[tuple[tuple[int, ...], TensorRecord]]
-    buffers: list[_Buffer]
+    buffers: list[BufferCopy]
     optimizer: OptimizerRecord | None
 
     def put_back(self) -> list[str]:
@@ -151,10 +122,8 @@ class StepStart:
                 lost.append(f"an input of shape {shape}")
         if self.optimizer is not None:
             lost.extend(self.optimizer.put_back())
-        with torch.no_grad():
-            for each in self.buffers:
-                each.buffer.copy_(each.copy)
-                setattr(each.module, each.key, each.buffer)
+        for each in self.buffers:
+            each.put_back()
         self._reset_scalers()
         return lost
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import peakcast
 from peakcast.client.guard import compiled_before
 from peakcast.client.guard.ahead import Ahead
 from peakcast.client.guard.guard import Guard
+from peakcast.client.guard.plan_backend import PlanBackend
 from peakcast.client.guard.policy import Policy
 from peakcast.client.guard.settling import Meanwhile, NothingFitsError
 from peakcast.client.guard.verdict import Verdict
@@ -121,6 +123,82 @@ def test_what_may_have_been_compiled_before_waits_for_its_answer() -> None:
         with training.guarded(server) as guard:
             training.losses(guard.step, steps=1)
             assert begun == [1, 2, 2, 0]
+
+
+class Counting(Net):
+    """A model that counts its calls, and may fail in its first one here, before its compiled part."""
+
+    def __init__(self, fail: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.fail = fail
+
+    @torch.compiler.disable
+    def count(self) -> None:
+        """Count in place, in code that Dynamo leaves alone."""
+        self.calls.add_(1)
+        self.fail()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        self.count()
+        return super().forward(x)
+
+
+def counting(training: Watched, fail: Callable[[], None] = lambda: None) -> Counting:
+    """Give a training such a model with the weights of its own."""
+    model = Counting(fail)
+    model.load_state_dict(training.model.state_dict(), strict=False)
+    training.model, training.optimizer = model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return model
+
+
+def test_what_ran_before_the_ended_compile_is_undone() -> None:
+    """A counter that an eager piece of the model raises counts each step once."""
+    training = Watched()
+    model = counting(training)
+    with answering(ONLY_EAGER_FITS, before=training.until_compiling) as server, training.guarded(server) as guard:
+        assert training.losses(guard.step, steps=2) == eager_losses(2)
+        assert guard.plan == "eager"
+        assert model.calls.item() == 2
+
+
+def test_running_out_of_memory_before_the_answer_is_rescued() -> None:
+    """The answer is waited for, and the next plan runs; nothing counts twice."""
+    training = Watched()
+    here, attempts = os.getpid(), []
+
+    def fail() -> None:
+        if os.getpid() == here:
+            attempts.append(guard.plan)
+            if len(attempts) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model = counting(training)
+    guard = training.guarded(None)
+    with guard:
+        object.__setattr__(model, "fail", fail)
+        assert training.losses(guard.step, steps=1) == pytest.approx(eager_losses(1), rel=1e-5)
+        assert attempts == ["inductor", "eager"]
+        assert guard.counts["rescues"] == 1
+        assert model.calls.item() == 1
+
+
+def test_closing_while_deciding_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is interrupted in its compile, and closed at once, has no capturing process left."""
+    training = Watched()
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PlanBackend, "__call__", interrupt)
+    guard = training.guarded(None)
+    with guard, pytest.raises(KeyboardInterrupt):
+        guard.step(training.step_on(16))
+    lock = guard._decider._one_at_a_time
+    assert lock.acquire(timeout=60)  # the decision has ended
+    lock.release()
+    assert guard._decider._means._spare._process is None
 
 
 def test_a_refusal_ends_the_compile() -> None:
