@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from peakcast.featurizer.capture.isolated import CaptureError, capture_workload
-from peakcast.featurizer.spec import GraphSpec
 from peakcast.training import corpus as store
 from peakcast.training import journal
+from peakcast.training.case_workers import ask_workers
 from peakcast.training.zoo import Case
 
 # What was captured so far, kept until it is written into the records: an interrupted run goes on from here.
 JOURNAL: Final = "captures.jsonl"
-
-_TARGET: Final = """\
-from peakcast.training.zoo import Case, build
-
-
-def workload():
-    return build(Case.from_dict({case!r}))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,49 +52,23 @@ def capture_all(
 ) -> None:
     """Capture what is wanted and has not been captured yet, and note each outcome in the journal.
 
-    A plan that cannot be captured does not take the others with it: they are then tried one by one.
+    A process takes one case after another, those of several ranks apart from the others.
     """
     have = {(line["case"], tuple(line["wanted"])) for line in journal.read(corpus / JOURNAL)}
     missing = [one for one in todo if (one.case.key, one.plans) not in have]
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(_capture, corpus, one, timeout_sec) for one in missing]
-        try:
-            for future in as_completed(futures):
-                report(future.result())
-        except BaseException:
-            pool.shutdown(cancel_futures=True, wait=False)
-            raise
-
-
-def _capture(corpus: Path, one: Wanted, timeout_sec: float) -> dict[str, Any]:
-    started = time.monotonic()
-    outcome: dict[str, Any] = {"case": one.case.key, "wanted": list(one.plans), "failed": {}}
-    spec = _try(one.case, one.plans, timeout_sec, outcome["failed"])
-    if spec is None and len(one.plans) > 1:
-        outcome["failed"] = {}
-        good = [plan for plan in one.plans if _try(one.case, (plan,), timeout_sec, outcome["failed"]) is not None]
-        spec = _try(one.case, tuple(good), timeout_sec, outcome["failed"]) if good else None
-    if spec is not None:
-        outcome["graph_id"] = store.write_graph(corpus, spec)
-        outcome["plans"] = sorted(spec.traces)
-    outcome["seconds"] = round(time.monotonic() - started, 1)
-    journal.append(corpus / JOURNAL, outcome)
-    return outcome
-
-
-def _try(case: Case, plans: tuple[str, ...], timeout_sec: float, failed: dict[str, str]) -> GraphSpec | None:
-    """Capture in a process of its own: the fake device has to be there before torch is, and stays."""
-    with TemporaryDirectory(prefix="peakcast-case-") as folder:
-        target = Path(folder) / "case.py"
-        target.write_text(_TARGET.format(case=case.to_dict()))
-        try:
-            ranks = case.ranks if case.ranks > 1 else None
-            return capture_workload(
-                f"{target}:workload", plans=plans, allow_cpu=False, world_size=ranks, timeout_sec=timeout_sec
-            )
-        except (CaptureError, ValueError) as error:
-            failed["|".join(plans)] = " ".join(str(error).split())[:400]
-            return None
+    for ranks in sorted({one.case.ranks for one in missing}):
+        requests = [
+            {"key": one.case.key, "case": one.case.to_dict(), "plans": one.plans}
+            for one in missing
+            if one.case.ranks == ranks
+        ]
+        arguments = ["capture", str(corpus), str(ranks)]
+        for request, answer in ask_workers(requests, arguments, workers=workers, timeout_sec=timeout_sec):
+            outcome = {"case": request["key"], "wanted": list(request["plans"]), **answer}
+            if "error" in answer:
+                outcome["failed"] = {"|".join(request["plans"]): answer["error"]}
+            journal.append(corpus / JOURNAL, outcome)
+            report(outcome)
 
 
 def attach(records: Iterable[store.Record], corpus: Path) -> list[store.Record]:

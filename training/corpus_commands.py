@@ -1,4 +1,4 @@
-"""Commands on a corpus: `python -m peakcast.training.corpus_commands merge|capture|replay|check|compare|card`."""
+"""Commands on a corpus: `python -m peakcast.training.corpus_commands merge|capture|replay|exact|check|compare|card`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from peakcast.training import corpus as store
 from peakcast.training import journal
 from peakcast.training.capture_corpus import JOURNAL, attach, capture_all, unused_graphs, wanted
 from peakcast.training.data_card import data_card
-from peakcast.training.replay_corpus import graphs_in_use, merge_replays, replay_all, replay_jobs
+from peakcast.training.exact_accuracy import exact_jobs, exact_rows, replay_measured
+from peakcast.training.replay_corpus import FILES, graphs_in_use, merge_replays, replay_all, replay_jobs
 from peakcast.training.seed_records import read_seed
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
@@ -51,7 +52,7 @@ def capture(
     afresh: Annotated[bool, typer.Option("--afresh", help="Also what has a graph already.")] = False,  # noqa: FBT002
 ) -> None:
     """Capture the graphs that are missing, without a GPU. Interrupt at will: the next run goes on."""
-    records = store.read(corpus)
+    records = [*graphs_in_use(corpus)]
     chosen = None if models is None else {name.strip() for name in models.split(",")}
     todo = [one for one in wanted(records, corpus, afresh=afresh) if chosen is None or one.case.model in chosen][:limit]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -61,7 +62,7 @@ def capture(
 
         def report(outcome: Mapping[str, Any]) -> None:
             bar.advance(task)
-            state = f"{len(outcome.get('plans', ()))} plans in {outcome['seconds']} s"
+            state = f"{len(outcome.get('plans', ()))} plans in {outcome.get('seconds', 0)} s"
             console.print(f"{outcome['case']}: {state}", markup=False, highlight=False)
             for plans, error in outcome["failed"].items():
                 console.print(f"  {plans} FAILED: {error}", markup=False, highlight=False)
@@ -70,11 +71,13 @@ def capture(
             capture_all(corpus, todo, workers=workers, timeout_sec=timeout_sec, report=report)
         finally:
             # Read again: a merge may have gone on in the meantime.
-            records = attach(store.read(corpus), corpus)
-            store.write(corpus, records)
+            for name in FILES:
+                if records := attach(store.read(corpus, name), corpus):
+                    store.write(corpus, records, name)
     (corpus / JOURNAL).unlink(missing_ok=True)
     for file in unused_graphs(graphs_in_use(corpus), corpus):
         file.unlink()
+    records = [*graphs_in_use(corpus)]
     typer.echo(f"{sum(1 for r in records if r.get('graph_id'))} of {len(records)} records have a graph")
 
 
@@ -87,7 +90,7 @@ def replay(
     models: Annotated[str | None, typer.Option(help="Only these models, separated by commas.")] = None,
     timeout_sec: Annotated[float, typer.Option(help="Give a case up after this long.")] = 600.0,
 ) -> None:
-    """Make compiled labels without a GPU, by replay. Interrupt at will: the next run goes on."""
+    """Make compiled labels without a GPU, by replay; `capture` gives them graphs. Interrupt at will: it goes on."""
     chosen = None if models is None else [name.strip() for name in models.split(",")]
     jobs = replay_jobs(count, seed=seed, models=chosen)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -97,14 +100,43 @@ def replay(
 
         def report(outcome: Mapping[str, Any]) -> None:
             bar.advance(task)
-            state = outcome.get("error") or f"{outcome['kernels']} nodes in {outcome['seconds'][1]} s"
+            state = outcome.get("error") or f"{outcome['kernels']} nodes in {outcome['seconds']} s"
             console.print(f"{outcome['key']}: {state}", markup=False, highlight=False)
 
         try:
             replay_all(corpus, jobs, workers=workers, timeout_sec=timeout_sec, report=report)
         finally:
             labels, failed = merge_replays(corpus)
-    typer.echo(f"{labels} replayed labels, {failed} of this run failed")
+    typer.echo(f"{labels} replayed labels, {failed} of this run failed; capture their graphs next")
+
+
+@app.command()
+def exact(
+    corpus: Corpus = DEFAULT,
+    out: Annotated[Path, typer.Option(help="File that what was replayed is appended to.")] = Path("exact.jsonl"),
+    count: Annotated[int, typer.Option(min=1, help="How many measured records to draw.")] = 200,
+    seed: Annotated[int, typer.Option(help="Another seed draws others.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Replays side by side, up to 3 GB each.")] = 2,
+    timeout_sec: Annotated[float, typer.Option(help="Give a case up after this long.")] = 600.0,
+) -> None:
+    """Replay plans that were measured, under the torch of this host, and compare. Interrupt at will: it goes on."""
+    records = store.read(corpus)
+    jobs = exact_jobs(records, count, seed=seed)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("replaying", total=len(jobs))
+        replay_measured(out, jobs, workers=workers, timeout_sec=timeout_sec, report=lambda _: bar.advance(task))
+    outcomes = list(journal.read(out))
+    typer.echo(
+        "| plan | records | median | mean | 95th pct. | median seconds | mean seconds |\n|---|---|---|---|---|---|---|"
+    )
+    for row in exact_rows(records, outcomes):
+        typer.echo(
+            f"| {row.kind} | {row.n} | {row.median_percent:.3f} % | {row.mean_percent:.2f} % | {row.p95_percent:.1f} % "
+            f"| {row.median_seconds:.1f} | {row.mean_seconds:.1f} |"
+        )
+    typer.echo(f"{sum('error' in outcome for outcome in outcomes)} of {len(outcomes)} could not be replayed")
 
 
 @app.command()

@@ -8,6 +8,7 @@ import pytest
 
 from peakcast.featurizer.plans import parse_plan
 from peakcast.training import corpus, journal
+from peakcast.training.capture_corpus import attach, capture_all, wanted
 from peakcast.training.jobs import Job
 from peakcast.training.replay_corpus import JOURNAL, graphs_in_use, merge_replays, replay_all, replay_jobs
 from peakcast.training.zoo import Case, entries, is_reserved
@@ -15,13 +16,13 @@ from peakcast.training.zoo import Case, entries, is_reserved
 
 def test_the_same_seed_draws_the_same_cases_over_the_whole_zoo() -> None:
     """Every model comes once before any comes twice, each key is there once, and a shorter list is a beginning."""
-    jobs = replay_jobs(400, seed=3)
-    assert len({job.key for job in jobs}) == len(jobs) == 400
-    models = [job.case.model for job in jobs]
+    jobs = replay_jobs(600, seed=3)
+    assert len({job.key for job in jobs}) == len(jobs) == 600
+    models = [case.model for case in dict.fromkeys(job.case for job in jobs)]
     count = len({one for one in entries() if not is_reserved(one)})
     assert len(set(models[:count])) == count
-    assert [job.key for job in replay_jobs(400, seed=3)] == [job.key for job in jobs]
-    assert {job.key for job in replay_jobs(400, seed=4)} != {job.key for job in jobs}
+    assert [job.key for job in replay_jobs(600, seed=3)] == [job.key for job in jobs]
+    assert {job.key for job in replay_jobs(600, seed=4)} != {job.key for job in jobs}
 
 
 def test_what_is_drawn_is_compiled_and_never_reserved() -> None:
@@ -42,25 +43,29 @@ def test_an_unknown_model_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_replayed_record_is_a_label_in_a_file_of_its_own(tmp_path: Path) -> None:
-    """A real replay: its graph is the ordinary one, a second run has nothing to do, and a failure is no label."""
+    """A real replay, then a real capture of the ordinary graph; a second run has nothing to do; failures are kept."""
     small = Job(Case("text_cnn", 16, "none", "inference", None), "inductor")
-    impossible = Job(Case("text_cnn", 16, "none", "inference", None), "hybrid")
-    told: list[str] = []
-    replay_all(tmp_path, [small, impossible], report=lambda outcome: told.append(str(outcome.get("error", "fine"))))
-    assert told[0] == "fine"
-    assert len(told) == 2
-    failures = sum(text != "fine" for text in told)
-    assert merge_replays(tmp_path) == (2 - failures, failures)
+    impossible = Job(Case("no_such_model", 16, "none", "inference", None), "inductor")
+    told: dict[str, str] = {}
+    replay_all(
+        tmp_path,
+        [impossible, small],
+        report=lambda outcome: told.update({str(outcome["key"]): str(outcome.get("error", "fine"))}),
+    )
+    assert told[small.key] == "fine"
+    assert "no_such_model" in told[impossible.key]
+    assert merge_replays(tmp_path) == (1, 1)
     assert not (tmp_path / JOURNAL).exists()
 
     assert corpus.read(tmp_path) == []
-    (record, *_) = [one for one in corpus.read(tmp_path, corpus.REPLAYED_RECORDS) if one["key"] == small.key]
-    assert record["source"] == "replayed"
+    (record,) = corpus.read(tmp_path, corpus.REPLAYED_RECORDS)
+    assert (record["key"], record["source"], record["graph_id"]) == (small.key, "replayed", None)
+    capture_all(tmp_path, wanted(graphs_in_use(tmp_path), tmp_path), workers=1)
+    (record,) = attach([record], tmp_path)
     spec = corpus.read_graph(tmp_path, record["graph_id"])
     assert not spec.traces["inductor"].replayed
     assert (spec.traces["inductor"].region >= 0).any()
     assert list(corpus.faults([record], tmp_path)) == []
-    assert [one["graph_id"] for one in graphs_in_use(tmp_path) if one["key"] == small.key] == [record["graph_id"]]
 
     again: list[object] = []
     replay_all(tmp_path, [small], report=again.append)

@@ -1,0 +1,164 @@
+"""The process that replays or captures cases of the zoo: `python -m peakcast.training.case_worker replay|capture`.
+
+It reads a request a line on stdin and answers with a line on stdout. torch must be imported after the fake device is
+loaded, so nothing here may import it before the first request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from peakcast.featurizer.capture.replay.session import Session
+from peakcast.featurizer.prior import Prior, simulate
+from peakcast.featurizer.run import DeviceSpec, RunSpec
+
+if TYPE_CHECKING:
+    from peakcast.featurizer.spec import GraphSpec
+    from peakcast.training.zoo import Case
+
+# The card of the measured labels.
+DEVICE: Final = {"name": "NVIDIA H200", "total_bytes": 150_109_880_320}
+_QUANTITIES: Final = ("first_allocated", "first_reserved", "steady_allocated", "steady_reserved")
+
+
+class _Replays:
+    """Make replayed labels: a request is a job, as `Job.to_dict` wrote it; the answer is its record without a graph."""
+
+    def __init__(self) -> None:
+        self._session = Session()
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Replay a job.
+
+        Raises:
+            RuntimeError: if the plan could not be replayed.
+            Exception: whatever building or capturing the case raised.
+        """
+        from peakcast.training.jobs import Job
+        from peakcast.training.zoo import build, entry
+
+        job = Job.from_dict(request)
+        run, device = RunSpec.model_validate(job.case.run()), DeviceSpec.model_validate(DEVICE)
+        started = time.monotonic()
+        found = self._session.replay(lambda: build(job.case), [job.plan], both_paddings=False)
+        if found.failed:
+            raise RuntimeError(found.failed[job.plan])
+        prior = simulate(found.spec, job.plan, run, device)
+        return {
+            "architecture": entry(job.case.model).architecture,
+            "case": job.case.to_dict(),
+            "run": job.case.run(),
+            "plan": job.plan,
+            "source": "replayed",
+            "cache": "cold",
+            "alone": False,
+            "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "device": DEVICE,
+            "versions": {
+                name: found.spec.captured_with[name] for name in _LIBRARIES if name in found.spec.captured_with
+            },
+            # A benchmark on the card pads some products or not; these peaks have them the likely way.
+            "padding_undecided": bool(found.undecided),
+            "kernels": len(found.spec.traces[job.plan]),
+            "measured": _bytes(prior),
+            "out_of_memory": prior.steps.peaks.reserved_bytes > device.total_bytes,
+            "alloc_retries": 0,
+            "seconds": round(time.monotonic() - started, 1),
+        }
+
+    def forget(self) -> None:
+        self._session.forget()
+
+
+class _Captures:
+    """Capture graphs: a request is a case and its plans; the answer says where the graph is and what failed.
+
+    A plan that cannot be captured does not take the others with it: they are then tried one by one.
+    """
+
+    def __init__(self, corpus: Path, ranks: int) -> None:
+        from peakcast.featurizer.capture.worker import prepare_host
+
+        self._corpus = corpus
+        self._traced_on = prepare_host(allow_cpu=False, world_size=ranks if ranks > 1 else None)
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Capture a case under all its plans."""
+        from peakcast.training.corpus import write_graph
+        from peakcast.training.zoo import Case
+
+        case, plans = Case.from_dict(request["case"]), list(request["plans"])
+        started = time.monotonic()
+        failed: dict[str, str] = {}
+        spec = self._try(case, plans, failed)
+        if spec is None and len(plans) > 1:
+            failed = {}
+            good = [plan for plan in plans if self._try(case, [plan], failed) is not None]
+            spec = self._try(case, good, failed) if good else None
+        found = {} if spec is None else {"graph_id": write_graph(self._corpus, spec), "plans": sorted(spec.traces)}
+        return {**found, "failed": failed, "seconds": round(time.monotonic() - started, 1)}
+
+    def _try(self, case: Case, plans: list[str], failed: dict[str, str]) -> GraphSpec | None:
+        from peakcast.featurizer.capture.worker import capture_here
+        from peakcast.training.zoo import build
+
+        try:
+            return capture_here(lambda: build(case), plans, self._traced_on).redacted()
+        except Exception as error:  # noqa: BLE001 - a failure is a result: it is kept, and the other plans are tried
+            failed["|".join(plans)] = _one_line(error)
+            return None
+
+    def forget(self) -> None:
+        import torch
+
+        torch.compiler.reset()
+
+
+_LIBRARIES: Final = ("torch", "transformers", "timm", "torchvision")
+
+
+def _bytes(prior: Prior) -> dict[str, int]:
+    quantities = {f"{name}_bytes": int(getattr(prior, f"{name}_bytes")) for name in _QUANTITIES}
+    return {**quantities, "parameter_bytes": prior.parts.parameters_bytes, "buffer_bytes": prior.parts.buffers_bytes}
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:600]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve requests until stdin ends: `replay`, or `capture CORPUS RANKS`."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not get between the answers
+    what, *rest = arguments
+    work = _Replays() if what == "replay" else _Captures(Path(rest[0]), int(rest[1]))
+    _answer(answers, {"ready": True})
+    for line in sys.stdin:
+        try:
+            answer = work.answer(json.loads(line))
+        except Exception as error:  # noqa: BLE001 - a failure is a result: it is kept, and the next request is served
+            answer = {"error": _one_line(error)}
+        _answer(answers, answer)
+        work.forget()
+        gc.collect()
+
+
+def _answer(stream: io.TextIOBase, answer: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(answer) + "\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # past torch's teardown, as in the capturing process
