@@ -82,17 +82,22 @@ def capture(
 
 
 @app.command()
-def replay(
+def replay(  # noqa: PLR0917 - typer passes options by name
     corpus: Corpus = DEFAULT,
     count: Annotated[int, typer.Option(min=1, help="How many cases to draw, those replayed before among them.")] = 3000,
     seed: Annotated[int, typer.Option(help="Another seed draws others.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Replays side by side, up to 3 GB each.")] = 2,
     models: Annotated[str | None, typer.Option(help="Only these models, separated by commas.")] = None,
+    most_sec: Annotated[float | None, typer.Option(help="Leave out what is expected to compile longer.")] = None,
     timeout_sec: Annotated[float, typer.Option(help="Give a case up after this long.")] = 600.0,
 ) -> None:
     """Make compiled labels without a GPU, by replay; `capture` gives them graphs. Interrupt at will: it goes on."""
     chosen = None if models is None else [name.strip() for name in models.split(",")]
-    jobs = replay_jobs(count, seed=seed, models=chosen)
+    jobs = [
+        job
+        for job in replay_jobs(count, seed=seed, models=chosen)
+        if most_sec is None or job.expected_seconds <= most_sec
+    ]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:

@@ -40,11 +40,12 @@ def peakcast(graph: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
     Raises:
         ValueError: for an option that is none of these.
     """
-    handed_over = active_plan.current()
-    if handed_over is not None:
-        plan = parse_plan(handed_over)
+    active = active_plan.current()
+    if active is not None:
+        plan = parse_plan(active.plan)
         # A guard's hybrid plan compiles what it compiles: blocks, like this one.
-        return _compiled(graph, example_inputs, Plan("inductor") if plan.compiler == "hybrid" else plan)
+        plan = Plan("inductor") if plan.compiler == "hybrid" else plan
+        return _compiled(graph, example_inputs, plan, compiling=active.compiling)
     options = dict(kwargs.get("options") or {})
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
@@ -53,8 +54,14 @@ def peakcast(graph: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
     return _compiled(graph, example_inputs, parse_plan(verdict.plan))
 
 
-def _compiled(graph: fx.GraphModule, example_inputs: Sequence[Any], plan: Plan) -> Any:
-    return PlanBackend(plan)(graph, example_inputs) if plan.compiled else graph.forward
+def _compiled(
+    graph: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    plan: Plan,
+    *,
+    compiling: active_plan.Compiling | None = None,
+) -> Any:
+    return PlanBackend(plan, compiling=compiling)(graph, example_inputs) if plan.compiled else graph.forward
 
 
 def _verdict(graph: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any]) -> Verdict:

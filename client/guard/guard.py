@@ -205,7 +205,7 @@ class Guard:
         signature = signature_of(self.model, args, kwargs)
         verdict = self._settler.verdicts.get(signature)
         if verdict is not None and self._signature == signature:
-            with active_plan.handed_over(self.plan):
+            with active_plan.handed_over(self.plan, self._compiling):
                 return self._switch.call(*args, **kwargs)
         return self._first_call(signature, verdict, args, kwargs)
 
@@ -228,7 +228,7 @@ class Guard:
             compiled_before.note(self.plan, takes_gradients=signature.takes_gradients)
             start = CallStart(self.model)
             try:
-                with active_plan.handed_over(self.plan):
+                with active_plan.handed_over(self.plan, self._compiling):
                     result = self._switch.call(*args, **kwargs)
             except Exception as error:
                 ended = ended_by_second_look(error)

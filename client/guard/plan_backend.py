@@ -10,6 +10,7 @@ from torch import fx
 from torch._functorch import config as functorch_config
 
 from peakcast.client.guard import second_look
+from peakcast.client.guard.active_plan import Compiling
 from peakcast.client.guard.second_look import RegionPeak
 from peakcast.featurizer.plans import Plan
 
@@ -32,7 +33,7 @@ class PlanBackend:
         self,
         plan: Plan,
         *,
-        compiling: Callable[[fx.GraphModule], contextlib.AbstractContextManager[Any]] | None = None,
+        compiling: Compiling | None = None,
         saw: Saw | None = None,
     ) -> None:
         self._plan = plan

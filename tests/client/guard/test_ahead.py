@@ -301,6 +301,34 @@ def test_a_model_that_is_not_compiled_at_all_is_decided_for_afterwards() -> None
         assert guard.decision.action in {"compile", "unknown"}
 
 
+class Outside(nn.Module):
+    """A model of which Dynamo sees nothing, around a part that its user compiles with this project's backend."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Net()
+        self.part.compile(backend="peakcast")
+
+    @torch.compiler.disable(recursive=False)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Call the part."""
+        return self.part(x)
+
+
+def test_a_part_compiled_by_its_user_waits_for_the_answer_too() -> None:
+    """The part's compile begins before the answer; as that is eager, the compiled part never runs."""
+    training = Watched()
+    training.model = Outside()
+    training.model.part.load_state_dict(Training().model.state_dict())
+    training.optimizer = torch.optim.AdamW(training.model.parameters(), lr=1e-2)
+    with answering(ONLY_EAGER_FITS, before=training.until_compiling) as server, training.guarded(server) as guard:
+        losses = training.losses(guard.step, steps=2)
+        assert training.compiles == [1, 1]
+        assert (guard.plan, guard.decision.action) == ("eager", "fall_back")
+        assert guard.counts["compiles"] == 1
+    assert losses == eager_losses()[:2]
+
+
 def test_a_verdict_in_the_making_is_worth_waiting_for_once_doubted_or_done() -> None:
     """Neither at first; after a doubt, or once it is there, a compile should wait for it."""
     go, doubted, finish = threading.Event(), threading.Event(), threading.Event()
