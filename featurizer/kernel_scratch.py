@@ -64,9 +64,17 @@ def _reduced_loss(node: _Node) -> int:
 _OUTSIZED: Final = frozenset({"binary_cross_entropy", "mse_loss", "smooth_l1_loss"})
 
 
+def _contiguous_copies(node: _Node) -> int:
+    """Return the copies of what lies in another order, as many as the attribute says: each as large as the result."""
+    _, found, copied = node.attribute.partition("copied=")
+    if not found or not copied.isdecimal():
+        return 0
+    return int(copied) * node.numel * DTYPE_BYTES.get(node.read_dtype() or node.dtype, 0)
+
+
 def _softmax_backward(node: _Node) -> int:
     """Return the product of gradient and result: `softmax_backward_cuda_out` (SoftMax.cu)."""
-    return max(node.reads[:2], default=0)
+    return max(node.reads[:2], default=0) + _contiguous_copies(node)
 
 
 def _logsumexp(node: _Node) -> int:
@@ -100,12 +108,17 @@ def _scatter_mean(node: _Node) -> int:
 
 
 _RULES: Final[dict[str, Callable[[_Node], int]]] = {
+    "_log_softmax": _contiguous_copies,
+    "_log_softmax_backward_data": _contiguous_copies,
+    "_softmax": _contiguous_copies,
     "_softmax_backward_data": _softmax_backward,
     "cumprod": _cast_before_reduction,
     "cumsum": _cast_before_reduction,
     "huber_loss": _reduced_loss,
     "logsumexp": _logsumexp,
     "mse_loss": _reduced_loss,
+    "native_layer_norm": _contiguous_copies,
+    "native_layer_norm_backward": _contiguous_copies,
     "prod": _cast_before_reduction,
     "scatter_reduce": _scatter_mean,
     "smooth_l1_loss": _reduced_loss,
@@ -128,7 +141,9 @@ def kernel_scratch(trace: Trace, spec: GraphSpec) -> tuple[list[int], list[int]]
     runs_whole = np.array([name in _NOT_TAKEN_APART for name in names], np.bool_)[trace.op] | (trace.region < 0)
     # Most sums are of what they return: seen at once for all of them, the rule need not be asked.
     casts = np.array([rule is _cast_before_reduction for rule in rules], np.bool_)[trace.op] & _keeps_type(trace)
-    for node in np.flatnonzero(has_rule & runs_whole & (trace.device == GPU) & ~casts).tolist():
+    # What copies only what lies in another order has an attribute where it does.
+    copies = np.array([rule is _contiguous_copies for rule in rules], np.bool_)[trace.op] & (trace.attribute < 0)
+    for node in np.flatnonzero(has_rule & runs_whole & (trace.device == GPU) & ~casts & ~copies).tolist():
         rule = rules[trace.op[node]]
         size_bytes = rule(_Node(trace, spec, node)) if rule is not None else 0
         if size_bytes:

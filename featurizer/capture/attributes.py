@@ -11,10 +11,20 @@ from torch import distributed
 
 aten = torch.ops.aten
 _COLLECTIVES = ("c10d", "_c10d_functional")
+# Kernels that make these of their first arguments contiguous before they begin: `layer_norm_cuda` and its backward
+# (layer_norm_kernel.cu), `host_softmax` and its backward (SoftMax.cu).
+_CONTIGUOUS: dict[Any, int] = {
+    aten.native_layer_norm.default: 1,
+    aten.native_layer_norm_backward.default: 2,
+    aten._softmax.default: 1,
+    aten._log_softmax.default: 1,
+    aten._softmax_backward_data.default: 2,
+    aten._log_softmax_backward_data.default: 2,
+}
 
 
 def attribute_of(func: Any, args: Sequence[Any], *, channels_last: bool = False) -> str:
-    """Describe as `key=value` pairs a convolution's geometry, what a scatter reduces, the group of a collective.
+    """Describe as `key=value` pairs a convolution's geometry, what a scatter reduces, copies, a collective's group.
 
     Empty for other operators.
 
@@ -32,6 +42,9 @@ def attribute_of(func: Any, args: Sequence[Any], *, channels_last: bool = False)
         return f"{described},gradients={wanted}"
     if func in (aten.scatter_reduce.two, aten.scatter_reduce_.two):
         return f"reduce={args[4]}"
+    if func in _CONTIGUOUS:
+        copied = sum(not value.is_contiguous() for value in args[: _CONTIGUOUS[func]])
+        return f"copied={copied}" if copied else ""
     if getattr(func, "namespace", "") in _COLLECTIVES:
         return _group(args)
     return ""

@@ -82,6 +82,16 @@ def test_softmax_backward_multiplies_first() -> None:
     assert scratch_of(spec_of(sketch, [MIB, MIB])) == {0: 4 * MIB}
 
 
+@pytest.mark.parametrize(("copied", "scratch_bytes"), [("", 0), ("copied=1", 8 * MIB), ("copied=2", 16 * MIB)])
+def test_a_norm_copies_what_lies_in_another_order(copied: str, scratch_bytes: int) -> None:
+    """4 Mi elements in bfloat16 are 8 MiB a copy, whatever larger storage they are a view of."""
+    sketch = Sketch()
+    whole = sketch.start(32 * MIB, INPUT)
+    sketch.node("aten.native_layer_norm_backward.default", 8 * MIB, phase=BACKWARD, reads=[whole])
+    spec = spec_of(sketch, [4 * MIB], ["bfloat16"], attribute=copied)
+    assert sum(scratch_of(spec).values()) == scratch_bytes
+
+
 @pytest.mark.parametrize(
     ("read", "result", "scratch_bytes"),
     [
