@@ -1,114 +1,45 @@
-"""Scratch of cuDNN's convolutions: the layout conversion of a call in NCHW, and partial sums of a weight's gradient."""
+"""Scratch of cuDNN's convolutions: copies in the layout that its kernels read, and partial sums of a weight's gradient.
+
+Read off the scratch of 1,120 random calls of one convolution each on an H200 (torch 2.11, cuDNN 9.19, float32 as TF32
+and bfloat16), and off the peaks of whole steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import replace
 from math import prod
 from typing import Final
 
-# Grouped convolutions are computed with a multiple of this many channels a group; where inductor laid the images out,
-# of twice as many.
-_GROUP_CHANNELS: Final = 8
-# Images of fewer channels (RGB) are special: small kernels write NCHW themselves, and large ones (AlexNet's 11x11)
-# read the image padded to this many.
-_IMAGE_CHANNELS: Final = 4
-_DIRECT_KERNEL: Final = 3
-_UNPADDED_KERNEL: Final = 7
-# In half precision a stem of 7 x 7 reads vectors of 16 bytes.
-_HALF_IMAGE_CHANNELS: Final = 8
+from peakcast.featurizer.convolution_geometry import NOTHING, Geometry, Sizes
+from peakcast.featurizer.weight_gradient import weight_gradient_bytes
+
 _HALF_BYTES: Final = 2
-# Strided kernels over images that come or go with so few channels read NCHW themselves, in float32.
-_NARROW_CHANNELS: Final = 16
 _LAID_OUT_DIMENSIONS: Final = 2
 _BACKWARD_READS: Final = 3
-# A weight's gradient: the block that one multiprocessor sums, the fewest pixels worth a part, and the parts' type.
-# Read off the reserved bytes of trainings on an H200 (cuDNN 9.19): no other sizes fit them as well.
-_BLOCK_FILTERS: Final = 64
-_BLOCK_COLUMNS: Final = 256
-_LEAST_PIXELS: Final = 1024
-_PARTIAL_SUM_BYTES: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """What a convolution's attribute tells."""
-
-    kernel: tuple[int, ...]
-    groups: int
-    channels_in: int
-    channels_out: int
-    is_channels_last: bool
-    is_copied: bool
-    is_transposed: bool = False
-    is_dilated: bool = False
-    is_strided: bool = False
-    gives_image: bool = True  # the gradients that a backward is asked for
-    gives_weight: bool = True
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Tell whether it is a plain matrix product over pixels: cuBLAS-like kernels take either layout."""
-        return all(size == 1 for size in self.kernel)
-
-    @property
-    def is_depthwise(self) -> bool:
-        """Tell whether each group has one channel on a side: torch's own kernels run it in place."""
-        return self.groups > 1 and self.groups == min(self.channels_in, self.channels_out)
-
-    @property
-    def is_stem(self) -> bool:
-        """Tell whether it is the first layer of a network over RGB, with the 7 x 7 and stride of ResNet's."""
-        return self.channels_in < _IMAGE_CHANNELS and max(self.kernel) == _UNPADDED_KERNEL and self.is_strided
-
-    @property
-    def is_narrow(self) -> bool:
-        """Tell whether it is one of the first layers of a small network: 3 x 3 with a stride, over few channels."""
-        is_dense = self.groups == 1 and not self.is_transposed and self.channels_in >= _IMAGE_CHANNELS
-        has_kernel = len(self.kernel) == _LAID_OUT_DIMENSIONS and max(self.kernel) == _DIRECT_KERNEL
-        return (
-            is_dense and has_kernel and self.is_strided and min(self.channels_in, self.channels_out) <= _NARROW_CHANNELS
-        )
-
-    def converts(self, *, is_laid_out: bool) -> bool:
-        """Tell whether cuDNN copies what it reads into its own layout, and what it makes back from there.
-
-        It does so for NCHW. Where inductor laid images of two dimensions out in channels last (`is_laid_out`) the
-        others still lie as they did, and for groups and results of fewer than four channels (a transposed convolution
-        that makes RGB) only another layout has kernels. Read off peaks on an H200 (torch 2.11, cuDNN 9.19).
-        """
-        if self.is_pointwise or self.is_depthwise:
-            return False
-        if not is_laid_out:
-            return not self.is_channels_last
-        makes_few = self.is_transposed and self.channels_out < _IMAGE_CHANNELS
-        return len(self.kernel) != _LAID_OUT_DIMENSIONS or self.groups > 1 or makes_few
-
-
-@lru_cache(maxsize=4096)
-def parse_geometry(attribute: str) -> Geometry | None:
-    """Read the attribute of a convolution node; None where it is not one, or not well formed."""
-    pairs = dict(pair.split("=", 1) for pair in attribute.split(",") if "=" in pair)
-    try:
-        channels_in, channels_out = (int(count) for count in pairs["channels"].split("x"))
-        geometry = Geometry(
-            kernel=tuple(int(size) for size in pairs["kernel"].split("x")),
-            groups=int(pairs["groups"]),
-            channels_in=channels_in,
-            channels_out=channels_out,
-            is_channels_last=pairs["layout"] == "nhwc",
-            is_copied=pairs.get("copied") == "1",
-            is_transposed=pairs.get("transposed") == "1",
-            is_dilated=any(int(step) > 1 for step in pairs.get("dilation", "1").split("x")),
-            is_strided=any(int(step) > 1 for step in pairs.get("stride", "1").split("x")),
-            gives_image=pairs.get("gradients", "11")[:1] != "0",
-            gives_weight=pairs.get("gradients", "11")[1:2] != "0",
-        )
-    except (KeyError, ValueError):
-        return None
-    counts = (*geometry.kernel, geometry.groups, channels_in, channels_out)
-    return geometry if min(counts) > 0 else None
+# Tensor cores read vectors of 16 bytes, so channels are padded to multiples of 8 in half precision and of 4 in float32.
+_VECTOR_BYTES: Final = 16
+# Those of a group are padded to a power of two, 8 at least; in float32 and NCHW to multiples of 8 below so many groups.
+_GROUP_CHANNELS: Final = 8
+_MANY_GROUPS: Final = 16
+# Images of fewer channels (RGB) are special. In NCHW these kernels read them directly: up to 3 x 3 in half precision,
+# but not volumes, from 4 x 4 to below 7 x 7 in float32, and any above 11 x 11, which cut an image into patches.
+_IMAGE_CHANNELS: Final = 4
+_DIRECT_KERNEL: Final = 3
+_LARGE_KERNEL: Final = 7
+_PATCH_KERNEL: Final = 11
+# In float32, results that are sums of so few products, over so few channels, are read and written as they lie.
+_FEW_CHANNELS: Final = 8
+_FEW_PRODUCTS: Final = 72
+# So are images of so few channels by a 3 x 3 with a stride, or those that it makes few of; but not the result.
+_NARROW_CHANNELS: Final = 16
+# And 1 x 1 with a stride over no more channels than that.
+_POINTWISE_CHANNELS: Final = 64
+# In float32 kernels over NHWC write NCHW where a result is the sum of few products: a copy would take longer than it.
+# That goes for sequences of whole vectors, and for volumes, whatever the products of a large kernel.
+_FEW_SEQUENCE_PRODUCTS: Final = 700
+_FEW_VOLUME_PRODUCTS: Final = 1800
+_LARGE_VOLUME: Final = 49
 
 
 def forward_scratch_bytes(
@@ -121,29 +52,16 @@ def forward_scratch_bytes(
     """Return what a forward call takes and gives back: copies in NHWC of the image, the weight and the result.
 
     `read_bytes` are those of image and weight. `given` is set in a graph whose convolutions inductor lays out in
-    channels last, and says which of them the graph did not make. Measured on an H200 (torch 2.11, cuDNN 9.19), fp32 as
-    TF32 and bf16: exact to the MiB for most 2-d and 3-d shapes.
+    channels last, and says which of them the graph did not make.
     """
-    is_laid_out = given is not None
     copy = max(read_bytes, default=0) if geometry.is_copied else 0
     copy += _laid_out_bytes(geometry, read_bytes, given)
-    if not read_bytes or not written_bytes:
+    if not read_bytes or not written_bytes or geometry.is_depthwise:
         return copy
-    reads_few = geometry.channels_in < _IMAGE_CHANNELS
-    if not geometry.converts(is_laid_out=is_laid_out):
-        return copy + (read_bytes[0] if is_laid_out and reads_few and not geometry.is_pointwise else 0)
-    image = _padded(read_bytes[0], geometry.channels_in, geometry, element_bytes, is_laid_out=is_laid_out)
-    if reads_few and max(geometry.kernel) <= _DIRECT_KERNEL:
-        return copy + image
-    if element_bytes == _HALF_BYTES and geometry.is_stem:
-        image = image // geometry.channels_in * _HALF_IMAGE_CHANNELS
-    elif element_bytes > _HALF_BYTES and geometry.is_narrow and not is_laid_out:
-        image = 0
-    weight = read_bytes[1] if len(read_bytes) > 1 else 0
-    if geometry.is_dilated:  # these kernels write the result as it lies
-        return copy + image + weight
-    result = _padded(written_bytes[0], geometry.channels_out, geometry, element_bytes, is_laid_out=is_laid_out)
-    return copy + image + weight + result
+    sizes = Sizes(read_bytes[0], read_bytes[1] if len(read_bytes) > 1 else 0, written_bytes[0])
+    if geometry.lies_last(is_laid_out=given is not None):
+        return copy + _last_copies(geometry, sizes, element_bytes).total
+    return copy + _forward_copies(geometry, sizes, element_bytes).total
 
 
 def backward_scratch_bytes(
@@ -160,31 +78,80 @@ def backward_scratch_bytes(
     in forward.
     """
     of_image = of_weight = _laid_out_bytes(geometry, read_bytes, given)
-    if len(read_bytes) >= _BACKWARD_READS and element_bytes and not geometry.is_depthwise:
-        gradient, image, weight = read_bytes[:_BACKWARD_READS]
-        parts = _weight_gradient_parts(geometry, gradient // (geometry.channels_out * element_bytes), multiprocessors)
-        sums = parts * weight // element_bytes * _PARTIAL_SUM_BYTES
-        is_laid_out = given is not None
-        if geometry.converts(is_laid_out=is_laid_out):
-            copies = _padded(gradient, geometry.channels_out, geometry, element_bytes, is_laid_out=is_laid_out)
-            copies += _padded(image, geometry.channels_in, geometry, element_bytes, is_laid_out=is_laid_out)
-            of_image += copies + weight
-            of_weight += copies + sums
-        elif parts > 1:
-            of_weight += sums
+    if len(read_bytes) >= _BACKWARD_READS and element_bytes:
+        sizes = Sizes(read_bytes[1], read_bytes[2], read_bytes[0])
+        lies_last = geometry.lies_last(is_laid_out=given is not None)
+        if lies_last:
+            copies = _last_copies(geometry, sizes, element_bytes)
+            is_large = _is_large(geometry, element_bytes)  # whose gradient of the image has kernels in channels last
+            of_image += 0 if is_large else copies.total
+        else:
+            copies = _backward_copies(geometry, sizes, element_bytes)
+            of_image += copies.total
+        of_weight += weight_gradient_bytes(geometry, sizes, copies, element_bytes, multiprocessors, lies_last=lies_last)
     return of_image if geometry.gives_image else 0, of_weight if geometry.gives_weight else 0
 
 
-@lru_cache(maxsize=4096)
-def _weight_gradient_parts(geometry: Geometry, pixels: int, multiprocessors: int) -> int:
-    """Return in how many parts a weight's gradient is summed over the pixels of all results.
+def _forward_copies(geometry: Geometry, sizes: Sizes, element_bytes: int) -> Sizes:
+    """Return what is copied from NCHW, and back."""
+    padded = _padded(geometry, sizes, element_bytes)
+    is_half = element_bytes == _HALF_BYTES
+    if geometry.is_pointwise:
+        # Without a stride it is a plain matrix product over pixels: those kernels take either layout.
+        is_read = geometry.is_strided and (is_half or geometry.channels_in > _POINTWISE_CHANNELS)
+        return _pixels(geometry, sizes, padded) if is_read else NOTHING
+    if geometry.channels_in < _IMAGE_CHANNELS and not geometry.is_transposed:
+        return _image_copies(geometry, sizes, padded, is_half=is_half)
+    if is_half:
+        return padded
+    if geometry.is_transposed:
+        return NOTHING if _makes_image(geometry, element_bytes) else padded
+    if geometry.channels_in <= _FEW_CHANNELS and geometry.products <= _FEW_PRODUCTS:
+        return NOTHING
+    if _is_narrow(geometry):
+        return replace(padded, image=0)
+    return replace(padded, result=0) if _writes_itself(geometry, sizes, element_bytes) else padded
 
-    It is a product of few rows and columns over very many pixels. Its blocks of 64 filters by 256 columns would leave
-    most of the card idle: so each sums over a share of the pixels, as many shares as multiprocessors have room for.
-    """
-    columns = geometry.channels_in // geometry.groups * prod(geometry.kernel)
-    blocks = -(-geometry.channels_out // _BLOCK_FILTERS) * -(-columns // _BLOCK_COLUMNS)
-    return max(min(multiprocessors // max(blocks, 1), pixels // _LEAST_PIXELS), 1)
+
+def _image_copies(geometry: Geometry, sizes: Sizes, padded: Sizes, *, is_half: bool) -> Sizes:
+    """Return what a first layer over RGB copies from NCHW, and back."""
+    size = max(geometry.kernel)
+    if size <= _DIRECT_KERNEL and not is_half:
+        return Sizes(sizes.image, 0, 0)
+    if size <= _DIRECT_KERNEL:
+        return NOTHING if len(geometry.kernel) <= _LAID_OUT_DIMENSIONS else padded
+    is_direct = size > _PATCH_KERNEL or (size < _LARGE_KERNEL and not is_half)
+    return NOTHING if is_direct else padded
+
+
+def _backward_copies(geometry: Geometry, sizes: Sizes, element_bytes: int) -> Sizes:
+    """Return what is copied from NCHW for a gradient, and back."""
+    if geometry.is_depthwise or (geometry.is_pointwise and not geometry.is_strided):
+        return NOTHING
+    if _makes_image(geometry, element_bytes):
+        return NOTHING
+    padded = _padded(geometry, sizes, element_bytes)
+    return _pixels(geometry, sizes, padded) if geometry.is_pointwise else padded
+
+
+def _last_copies(geometry: Geometry, sizes: Sizes, element_bytes: int) -> Sizes:
+    """Return what is copied where images lie in channels last: what has no whole vectors, or no kernel there."""
+    if geometry.is_depthwise or geometry.is_pointwise:
+        return NOTHING
+    padded = _padded(geometry, sizes, element_bytes, lies_last=True)
+    is_half = element_bytes == _HALF_BYTES
+    if geometry.groups > 1:
+        is_few = is_half and geometry.groups < _MANY_GROUPS and geometry.channels_read > _GROUP_CHANNELS
+        return padded if padded != sizes or is_few else NOTHING
+    if _makes_image(geometry, element_bytes):
+        return sizes
+    if geometry.channels_in < _IMAGE_CHANNELS:
+        return Sizes(sizes.image, 0, 0)
+    if _is_large(geometry, element_bytes):
+        return padded if len(geometry.kernel) > _LAID_OUT_DIMENSIONS else replace(padded, result=0)
+    image = padded.image if padded.image > sizes.image else 0
+    result = padded.result if padded.result > sizes.result else 0
+    return Sizes(image, padded.weight if image or result else 0, result)
 
 
 def _laid_out_bytes(geometry: Geometry, read_bytes: Sequence[int], given: Sequence[bool] | None) -> int:
@@ -197,17 +164,62 @@ def _laid_out_bytes(geometry: Geometry, read_bytes: Sequence[int], given: Sequen
     return sum(size for size, is_given in zip(read_bytes, given, strict=True) if is_given)
 
 
-def _padded(size_bytes: int, channels: int, geometry: Geometry, element_bytes: int, *, is_laid_out: bool) -> int:
-    """Return the bytes of a copy, whose channels are padded to what the kernels compute with."""
-    a_group = max(channels // geometry.groups, 1)
+def _makes_image(geometry: Geometry, element_bytes: int) -> bool:
+    """Tell whether a transposed convolution makes RGB in float32: its kernels read and write NCHW."""
+    return geometry.is_transposed and geometry.channels_out < _IMAGE_CHANNELS and element_bytes > _HALF_BYTES
+
+
+def _is_narrow(geometry: Geometry) -> bool:
+    """Tell whether it is one of the first layers of a small network: 3 x 3 with a stride, over few channels."""
+    has_kernel = len(geometry.kernel) == _LAID_OUT_DIMENSIONS and max(geometry.kernel) == _DIRECT_KERNEL
+    is_few = min(geometry.channels_in, geometry.channels_out) <= _NARROW_CHANNELS
+    return geometry.groups == 1 and has_kernel and geometry.is_strided and is_few
+
+
+def _writes_itself(geometry: Geometry, sizes: Sizes, element_bytes: int) -> bool:
+    """Tell whether a kernel of float32 over NHWC writes NCHW."""
+    dimensions = len(geometry.kernel)
+    if dimensions > _LAID_OUT_DIMENSIONS:
+        is_few = geometry.products < _FEW_VOLUME_PRODUCTS or prod(geometry.kernel) >= _LARGE_VOLUME
+        return not geometry.is_strided and is_few
+    rows = geometry.channels_out * max(geometry.images(sizes.image, element_bytes), 1)
+    is_whole = sizes.result // rows % _VECTOR_BYTES == 0
+    return dimensions < _LAID_OUT_DIMENSIONS and is_whole and geometry.products < _FEW_SEQUENCE_PRODUCTS
+
+
+def _is_large(geometry: Geometry, element_bytes: int) -> bool:
+    """Tell whether float32 has no kernel in channels last for one so large."""
+    is_dense = geometry.groups == 1 and geometry.channels_in >= _IMAGE_CHANNELS
+    return is_dense and element_bytes > _HALF_BYTES and max(geometry.kernel) >= _LARGE_KERNEL
+
+
+def _pixels(geometry: Geometry, sizes: Sizes, padded: Sizes) -> Sizes:
+    """Return the copies of 1 x 1: its weight is the same in either layout, its groups are not padded."""
+    return replace(padded if geometry.groups == 1 else sizes, weight=0)
+
+
+def _padded(geometry: Geometry, sizes: Sizes, element_bytes: int, *, lies_last: bool = False) -> Sizes:
+    """Return the bytes of copies whose channels are padded to what the kernels compute with."""
+    read, made = geometry.channels_read, max(geometry.channels_out // geometry.groups, 1)
+    padded_read, padded_made = (
+        _padded_channels(geometry, count, element_bytes, lies_last=lies_last) for count in (read, made)
+    )
+    return Sizes(
+        sizes.image * padded_read // read,
+        sizes.weight * padded_read * padded_made // (read * made),
+        sizes.result * padded_made // made,
+    )
+
+
+def _padded_channels(geometry: Geometry, count: int, element_bytes: int, *, lies_last: bool) -> int:
+    """Return how many channels, of a group where there are groups, so many are computed with."""
     if geometry.groups > 1:
-        unit = _GROUP_CHANNELS
-        if is_laid_out:
-            unit *= 2
-        elif element_bytes == _HALF_BYTES:  # powers of two
-            unit = max(unit, 1 << (a_group - 1).bit_length())
-    elif channels < _IMAGE_CHANNELS and max(geometry.kernel) > _UNPADDED_KERNEL:
-        unit = _IMAGE_CHANNELS
+        if lies_last and count < _GROUP_CHANNELS:
+            return count
+        is_multiple = element_bytes > _HALF_BYTES and geometry.groups < _MANY_GROUPS and not lies_last
+        unit = _GROUP_CHANNELS if is_multiple else max(1 << (count - 1).bit_length(), _GROUP_CHANNELS)
+    elif element_bytes > _HALF_BYTES and count < _IMAGE_CHANNELS and max(geometry.kernel) <= _LARGE_KERNEL:
+        unit = count if not geometry.is_transposed else _IMAGE_CHANNELS
     else:
-        return size_bytes
-    return size_bytes * (-(-a_group // unit) * unit) // a_group
+        unit = _VECTOR_BYTES // max(element_bytes, 1)
+    return -(-count // unit) * unit

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from math import prod
 
 import pytest
 from handmade import MIB
 
-from peakcast.featurizer.convolution import Geometry, backward_scratch_bytes, forward_scratch_bytes, parse_geometry
+from peakcast.featurizer.convolution import backward_scratch_bytes, forward_scratch_bytes
+from peakcast.featurizer.convolution_geometry import Geometry, parse_geometry
 
 FLOAT, HALF = 4, 2
 ATTRIBUTE = (
@@ -38,7 +40,13 @@ def backward_bytes(geometry: Geometry, *read_bytes: int, given: list[bool] | Non
 def test_an_attribute_is_read() -> None:
     """What the capture writes comes back as numbers; keys the rule does not need are passed over."""
     expected = Geometry(
-        kernel=(3, 3), groups=1, channels_in=64, channels_out=128, is_channels_last=False, is_copied=False
+        kernel=(3, 3),
+        groups=1,
+        channels_in=64,
+        channels_out=128,
+        is_channels_last=False,
+        is_copied=False,
+        image=(224, 224),
     )
     assert parse_geometry(ATTRIBUTE) == expected
     last = parse_geometry(ATTRIBUTE.replace("nchw", "nhwc"))
@@ -52,6 +60,8 @@ def test_an_attribute_is_read() -> None:
     assert parse_geometry(ATTRIBUTE.replace(",copied=0", "")) == expected
     strided = parse_geometry(ATTRIBUTE.replace("stride=1x1", "stride=1x2"))
     assert strided == dataclasses.replace(expected, is_strided=True)
+    unsized = parse_geometry(ATTRIBUTE.replace("image=224x224,", ""))
+    assert unsized == dataclasses.replace(expected, image=())
     volume = parse_geometry(ATTRIBUTE.replace("kernel=3x3", "kernel=3x1x2"))
     assert volume == dataclasses.replace(expected, kernel=(3, 1, 2))
 
@@ -75,6 +85,8 @@ def test_an_attribute_is_read() -> None:
         ATTRIBUTE.replace("64x128", "64x64x64"),
         ATTRIBUTE.replace("64x128", "-64x64"),
         ATTRIBUTE.replace("64x128", "64x0"),
+        ATTRIBUTE.replace("image=224x224", "image=0x224"),
+        ATTRIBUTE.replace("image=224x224", "image=224x"),
     ],
 )
 def test_what_is_no_geometry_is_none(attribute: str) -> None:
@@ -137,7 +149,11 @@ def test_a_large_kernel_over_rgb_pads_the_image_to_four_channels() -> None:
     image, weight, result = 512 * 3 * 224 * 224 * FLOAT, 64 * 3 * 121 * FLOAT, 512 * 64 * 55 * 55 * FLOAT
     assert (image, result) == (294 * MIB, 378.125 * MIB)
     geometry = dataclasses.replace(DENSE, kernel=(11, 11), channels_in=3)
-    assert forward_bytes(geometry, image, weight, result) == 392 * MIB + weight + result
+    assert forward_bytes(geometry, image, weight, result) == 392 * MIB + weight * 4 // 3 + result
+    # Patches of 14 x 14 are read as they lie, and of 4 x 4 in float32.
+    for size, element_bytes in ((14, FLOAT), (14, HALF), (4, FLOAT)):
+        patches = dataclasses.replace(geometry, kernel=(size, size))
+        assert forward_bytes(patches, image, weight, result, element_bytes) == 0
 
 
 def test_a_kernel_of_seven_over_rgb_does_not_pad() -> None:
@@ -148,10 +164,14 @@ def test_a_kernel_of_seven_over_rgb_does_not_pad() -> None:
 
 
 def test_a_small_kernel_over_rgb_writes_the_result_itself() -> None:
-    """VGG's first convolution: the image alone is copied."""
+    """VGG's first convolution: the image alone is copied, and nothing in half precision."""
     image, weight = 64 * 3 * 224 * 224 * FLOAT, 64 * 3 * 9 * FLOAT
     geometry = dataclasses.replace(DENSE, channels_in=3)
     assert forward_bytes(geometry, image, weight, VGG_IMAGE_BYTES) == image
+    assert forward_bytes(geometry, image // 2, weight // 2, VGG_IMAGE_BYTES // 2, HALF) == 0
+    # But a volume's is copied as 8 channels.
+    volume = dataclasses.replace(geometry, kernel=(3, 3, 3))
+    assert forward_bytes(volume, 3 * MIB, 3 * MIB, MIB, HALF) == (8 + 8 + 1) * MIB
 
 
 @pytest.mark.parametrize(
@@ -166,37 +186,36 @@ def test_a_small_kernel_over_rgb_writes_the_result_itself() -> None:
     ],
 )
 def test_groups_are_padded(groups: int, element_bytes: int, computed: int) -> None:
-    """To multiples of 8 channels in float32, to 8 or a larger power of two in half precision; image and result."""
+    """To multiples of 8 channels in float32, to 8 or a larger power of two in half precision and for many groups."""
     grouped = dataclasses.replace(DENSE, groups=groups, channels_in=192, channels_out=192)
     image, result = 24 * MIB * computed * groups // 192, 48 * MIB * computed * groups // 192
-    assert forward_bytes(grouped, 24 * MIB, MIB, 48 * MIB, element_bytes) == image + MIB + result
+    weight = MIB * (computed * groups) ** 2 // 192**2
+    assert forward_bytes(grouped, 24 * MIB, MIB, 48 * MIB, element_bytes) == image + weight + result
 
 
 def test_a_stem_in_half_precision_reads_eight_channels() -> None:
     """96 images of 3 x 224 x 224 are 27.5625 MiB, and 73.5 with 8 channels; the result has 64 x 112 x 112: 147 MiB."""
     image, weight, result = 96 * 3 * 224 * 224 * HALF, 64 * 3 * 49 * HALF, 96 * 64 * 112 * 112 * HALF
     stem = dataclasses.replace(DENSE, kernel=(7, 7), channels_in=3, is_strided=True)
-    assert forward_bytes(stem, image, weight, result, HALF) == int(73.5 * MIB) + weight + 147 * MIB
-    # Without a stride (a first layer that keeps the size), and in float32, the image is copied as it is.
-    plain = dataclasses.replace(stem, is_strided=False)
-    assert forward_bytes(plain, image, weight, result, HALF) == image + weight + result
+    assert forward_bytes(stem, image, weight, result, HALF) == int(73.5 * MIB) + weight * 8 // 3 + 147 * MIB
+    # In float32 the image is copied as it is.
     assert forward_bytes(stem, image, weight, result) == image + weight + result
 
 
 def test_backward_is_two_calls_that_copy_the_gradient_and_the_image() -> None:
-    """First the image's gradient, which takes the weight too, then the weight's, which it makes in float32.
+    """First the image's gradient, which takes the weight too, then the weight's, which it makes.
 
     A gradient of 40 MiB in 8,192 channels is of 1,280 pixels: one sum.
     """
     wide = dataclasses.replace(DENSE, channels_out=8192)
     assert backward_bytes(wide, 40 * MIB, 24 * MIB, MIB) == (65 * MIB, 65 * MIB)
-    assert backward_scratch_bytes(wide, [20 * MIB, 12 * MIB, MIB], None, HALF, 132) == (33 * MIB, 34 * MIB)
+    assert backward_scratch_bytes(wide, [20 * MIB, 12 * MIB, MIB], None, HALF, 132) == (33 * MIB, 33 * MIB)
     # What nobody asks for is not computed: the first layer's image, or weights that do not learn.
     assert backward_bytes(dataclasses.replace(wide, gives_image=False), 40 * MIB, 24 * MIB, MIB) == (0, 65 * MIB)
     assert backward_bytes(dataclasses.replace(wide, gives_weight=False), 40 * MIB, 24 * MIB, MIB) == (65 * MIB, 0)
-    # 192 channels in 8 groups are 24 a group: in half precision 32.
+    # 192 channels in 8 groups are 24 a group: in half precision 32, in the weight too.
     grouped = dataclasses.replace(DENSE, groups=8, channels_in=192, channels_out=8192)
-    assert backward_scratch_bytes(grouped, [40 * MIB, 24 * MIB, MIB], None, HALF, 132)[0] == (40 + 32 + 1) * MIB
+    assert backward_scratch_bytes(grouped, [40 * MIB, 24 * MIB, 3 * MIB], None, HALF, 132)[0] == (40 + 32 + 4) * MIB
 
 
 def test_a_gradient_of_few_weights_is_summed_in_parts() -> None:
@@ -215,9 +234,46 @@ def test_a_gradient_of_few_weights_is_summed_in_parts() -> None:
     pointwise = dataclasses.replace(DENSE, kernel=(1, 1), channels_in=320, channels_out=1280)
     weight_bytes = 1280 * 320 * FLOAT
     assert backward_bytes(pointwise, 20 * MIB, 5 * MIB, weight_bytes) == (0, 3 * weight_bytes)
-    # Half as large in half precision, but the parts are float32.
-    halves = backward_scratch_bytes(pointwise, [20 * MIB, 5 * MIB, weight_bytes // 2], None, HALF, 132)
-    assert halves == (0, 3 * weight_bytes)
+    # Blocks of 64 by 64 and parts of 2,048 pixels in half precision, but the parts are float32: 1 x 9 blocks here.
+    halves = [VGG_IMAGE_BYTES // 2, VGG_IMAGE_BYTES // 2, VGG_WEIGHT_BYTES // 2]
+    assert backward_scratch_bytes(DENSE, halves, None, HALF, 132)[1] == copies // 2 + 14 * VGG_WEIGHT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("channels", "pixels", "images", "element_bytes", "is_imagewise"),
+    [
+        ((320, 1280), 7, 96, HALF, True),  # MobileNetV2's last
+        ((384, 768), 7, 64, HALF, True),  # RepViT's feed-forward, the way out
+        ((768, 384), 7, 64, HALF, False),  # and back
+        ((640, 224), 28, 32, HALF, True),
+        ((512, 1000), 13, 256, HALF, False),  # SqueezeNet's classifier
+        ((128, 1024), 7, 128, HALF, False),
+        ((192, 320), 7, 64, FLOAT, True),
+        ((768, 768), 32, 12, FLOAT, True),  # ConvMixer: 12 weights are 27 MiB, images and gradients 72
+        ((512, 1000), 13, 256, FLOAT, False),
+    ],
+)
+def test_pointwise_weights_are_summed_image_by_image(
+    channels: tuple[int, int], pixels: int, images: int, element_bytes: int, *, is_imagewise: bool
+) -> None:
+    """A product for each image, added up afterwards, takes a weight in float32 for each; else both are copied."""
+    read, made = channels
+    geometry = dataclasses.replace(
+        DENSE, kernel=(1, 1), channels_in=read, channels_out=made, image=(pixels, pixels), groups=1
+    )
+    one = pixels * pixels * images * element_bytes
+    taken = backward_scratch_bytes(
+        geometry, [made * one, read * one, read * made * element_bytes], None, element_bytes, 1
+    )
+    expected = images * read * made * FLOAT if is_imagewise else (read + made) * one
+    assert taken == (0, expected)
+
+
+def test_a_linear_layer_as_a_convolution_takes_none() -> None:
+    """Images of one pixel are one product, whatever the channels; 64 of them are too few to be summed in parts."""
+    head = dataclasses.replace(DENSE, kernel=(1, 1), channels_in=320, channels_out=1280, image=(1, 1))
+    sizes = [64 * 1280 * HALF, 64 * 320 * HALF, 320 * 1280 * HALF]
+    assert backward_scratch_bytes(head, sizes, None, HALF, 132) == (0, 0)
 
 
 def test_an_input_in_neither_layout_is_copied_first() -> None:
@@ -233,10 +289,27 @@ def test_an_input_in_neither_layout_is_copied_first() -> None:
     assert backward_bytes(copied, 40 * MIB, 24 * MIB, MIB)[0] == (40 + 24 + 1) * MIB
 
 
-def test_dilated_kernels_write_the_result_themselves() -> None:
-    """A temporal convolution of 54 MiB: image and weight are copied, the result is not."""
-    geometry = dataclasses.replace(DENSE, kernel=(3,), is_dilated=True)
-    assert forward_bytes(geometry, 54 * MIB, MIB, 51 * MIB) == 55 * MIB
+@pytest.mark.parametrize(
+    ("geometry", "result_pixels", "is_written"),
+    [
+        (dataclasses.replace(DENSE, kernel=(3,), image=(1026,)), 1024, True),  # 192 products: a temporal network
+        (dataclasses.replace(DENSE, kernel=(3,), image=(256,)), 254, False),  # 254 values are no whole vectors of four
+        (dataclasses.replace(DENSE, kernel=(15,), image=(1024,)), 1024, False),  # 960 products
+        (dataclasses.replace(DENSE, kernel=(3, 3, 3)), 1, True),  # 1,728 products: a video ResNet's
+        (dataclasses.replace(DENSE, kernel=(3, 3, 3), channels_in=128), 1, False),
+        (dataclasses.replace(DENSE, kernel=(3, 7, 7), channels_in=128), 1, True),
+        (dataclasses.replace(DENSE, kernel=(3, 3, 3), is_strided=True), 1, False),
+    ],
+)
+def test_sums_of_few_products_are_written_as_they_lie(
+    geometry: Geometry, result_pixels: int, *, is_written: bool
+) -> None:
+    """Sequences and volumes in float32: image and weight are copied, the result is not."""
+    image = 96 * geometry.channels_in * prod(geometry.image) * FLOAT
+    result = 96 * geometry.channels_out * result_pixels * FLOAT
+    copied = image + MIB + (0 if is_written else result)
+    assert forward_bytes(geometry, image, MIB, result) == copied
+    assert forward_bytes(geometry, image // 2, MIB, result // 2, HALF) == image // 2 + MIB + result // 2
 
 
 LAST = dataclasses.replace(DENSE, is_channels_last=True)
@@ -248,22 +321,24 @@ LAST = dataclasses.replace(DENSE, is_channels_last=True)
         (LAST, 0),
         (dataclasses.replace(LAST, kernel=(1, 1)), 0),
         # 24 channels a group are computed as 32, image and result: 32 x 147 / 24 + 32 x 36.75 / 24, and a weight.
-        (dataclasses.replace(LAST, groups=2, channels_in=48, channels_out=48), 196 + 1 + 49),
+        (dataclasses.replace(LAST, groups=2, channels_in=48, channels_out=48), 196 + 16 / 9 + 49),
+        (dataclasses.replace(LAST, groups=8), 0),  # 8 are as many as it computes with
+        (dataclasses.replace(LAST, groups=16), 0),
         (dataclasses.replace(LAST, groups=64), 0),  # depthwise
         # An RGB image is copied once more; where RGB is made, all is converted.
         (dataclasses.replace(LAST, channels_in=3), 147),
         (dataclasses.replace(LAST, channels_out=3, is_transposed=True), 147 + 1 + 36.75),
         (dataclasses.replace(LAST, channels_out=3), 0),
         # Only images of two dimensions are laid out in channels last.
-        (dataclasses.replace(LAST, kernel=(3, 3, 3)), 147 + 1 + 36.75),
-        (dataclasses.replace(LAST, kernel=(5,)), 147 + 1 + 36.75),
+        (dataclasses.replace(LAST, kernel=(3, 3, 3), channels_in=128), 147 + 1 + 36.75),
+        (dataclasses.replace(LAST, kernel=(15,)), 147 + 1 + 36.75),
     ],
 )
 def test_what_a_compiled_convolution_copies(geometry: Geometry, expected_mib: float) -> None:
     """An image of 147 MiB that the graph made, a weight of 1 MiB, a result of 36.75 MiB."""
     read, written = [147 * MIB, MIB], [int(36.75 * MIB)]
     taken = forward_scratch_bytes(geometry, read, written, [False, False], FLOAT)
-    assert taken == expected_mib * MIB
+    assert taken == int(expected_mib * MIB)
 
 
 def test_a_compiled_graph_copies_what_it_is_given() -> None:
@@ -273,10 +348,14 @@ def test_a_compiled_graph_copies_what_it_is_given() -> None:
     assert forward_scratch_bytes(stem, [8 * MIB, MIB], [MIB], [True, True], FLOAT) == 17 * MIB
     backward = backward_bytes(LAST, MIB // 4, 8 * MIB, MIB, given=[False, True, True])
     assert backward == (9 * MIB, 9 * MIB)
-    # Groups are converted from there.
-    grouped = dataclasses.replace(LAST, groups=2)
-    backward = backward_bytes(grouped, MIB // 4, 8 * MIB, MIB, given=[False, False, True])
-    assert backward == (MIB + MIB // 4 + 8 * MIB + MIB, MIB + MIB // 4 + 8 * MIB + MIB)
+    # Groups of other than a power of two are converted from there: 24 channels to 32.
+    grouped = dataclasses.replace(LAST, groups=2, channels_in=48, channels_out=48)
+    backward = backward_bytes(grouped, 3 * MIB // 16, 6 * MIB, 9 * MIB, given=[False, False, True])
+    assert backward == (9 * MIB + MIB // 4 + 8 * MIB + 16 * MIB, 9 * MIB + MIB // 4 + 8 * MIB + 16 * MIB)
+    # And in half precision a few groups of a power of two.
+    paired = dataclasses.replace(LAST, groups=2)
+    assert forward_scratch_bytes(paired, [8 * MIB, MIB], [MIB], [False, False], HALF) == 10 * MIB
+    assert forward_scratch_bytes(paired, [8 * MIB, MIB], [MIB], [False, False], FLOAT) == 0
 
 
 def test_nodes_without_sizes_take_none() -> None:

@@ -1,0 +1,98 @@
+"""What a convolution's attribute tells of it: kernel, channels, groups, layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Final
+
+_LAID_OUT_DIMENSIONS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of a call's image, weight and result, or of copies of them."""
+
+    image: int
+    weight: int
+    result: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.image + self.weight + self.result
+
+
+NOTHING: Final = Sizes(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What a convolution's attribute tells."""
+
+    kernel: tuple[int, ...]
+    groups: int
+    channels_in: int
+    channels_out: int
+    is_channels_last: bool
+    is_copied: bool
+    is_transposed: bool = False
+    is_strided: bool = False
+    gives_image: bool = True  # the gradients that a backward is asked for
+    gives_weight: bool = True
+    image: tuple[int, ...] = ()  # rows and columns of what is read; empty where an attribute does not tell
+
+    @property
+    def channels_read(self) -> int:
+        """Count the channels that each result is made from."""
+        return self.channels_in // self.groups
+
+    @property
+    def products(self) -> int:
+        """Count the products that each result is the sum of."""
+        return self.channels_read * prod(self.kernel)
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Tell whether it is a matrix product over pixels."""
+        return all(size == 1 for size in self.kernel)
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Tell whether each group has one channel on a side: torch's own kernels run it in place."""
+        return self.groups > 1 and self.groups == min(self.channels_in, self.channels_out)
+
+    def lies_last(self, *, is_laid_out: bool) -> bool:
+        """Tell whether images lie in channels last; in compiled graphs (`is_laid_out`) those of two dimensions do."""
+        return self.is_channels_last and (not is_laid_out or len(self.kernel) == _LAID_OUT_DIMENSIONS)
+
+    def images(self, image_bytes: int, element_bytes: int) -> int:
+        """Count the images of a batch; 0 where the attribute does not tell their size."""
+        one = self.channels_in * prod(self.image) * element_bytes if self.image else 0
+        return image_bytes // one if one else 0
+
+
+@lru_cache(maxsize=4096)
+def parse_geometry(attribute: str) -> Geometry | None:
+    """Read the attribute of a convolution node; None where it is not one, or not well formed."""
+    pairs = dict(pair.split("=", 1) for pair in attribute.split(",") if "=" in pair)
+    try:
+        channels_in, channels_out = (int(count) for count in pairs["channels"].split("x"))
+        geometry = Geometry(
+            kernel=tuple(int(size) for size in pairs["kernel"].split("x")),
+            groups=int(pairs["groups"]),
+            channels_in=channels_in,
+            channels_out=channels_out,
+            is_channels_last=pairs["layout"] == "nhwc",
+            is_copied=pairs.get("copied") == "1",
+            is_transposed=pairs.get("transposed") == "1",
+            is_strided=any(int(step) > 1 for step in pairs.get("stride", "1").split("x")),
+            gives_image=pairs.get("gradients", "11")[:1] != "0",
+            gives_weight=pairs.get("gradients", "11")[1:2] != "0",
+            image=tuple(int(size) for size in pairs["image"].split("x")) if "image" in pairs else (),
+        )
+    except (KeyError, ValueError):
+        return None
+    counts = (*geometry.kernel, *geometry.image, geometry.groups, channels_in, channels_out)
+    return geometry if min(counts) > 0 else None
