@@ -23,7 +23,7 @@ _VECTOR_BYTES: Final = 16
 _GROUP_CHANNELS: Final = 8
 _MANY_GROUPS: Final = 16
 # Images of fewer channels (RGB) are special. In NCHW these kernels read them directly: up to 3 x 3 in half precision,
-# but not volumes, from 4 x 4 to below 7 x 7 in float32, and any above 11 x 11, which cut an image into patches.
+# from 4 x 4 to below 7 x 7 in float32, and any above 11 x 11, which cut an image into patches.
 _IMAGE_CHANNELS: Final = 4
 _DIRECT_KERNEL: Final = 3
 _LARGE_KERNEL: Final = 7
@@ -116,10 +116,8 @@ def _forward_copies(geometry: Geometry, sizes: Sizes, element_bytes: int) -> Siz
 def _image_copies(geometry: Geometry, sizes: Sizes, padded: Sizes, *, is_half: bool) -> Sizes:
     """Return what a first layer over RGB copies from NCHW, and back."""
     size = max(geometry.kernel)
-    if size <= _DIRECT_KERNEL and not is_half:
-        return Sizes(sizes.image, 0, 0)
     if size <= _DIRECT_KERNEL:
-        return NOTHING if len(geometry.kernel) <= _LAID_OUT_DIMENSIONS else padded
+        return NOTHING if is_half else Sizes(sizes.image, 0, 0)
     is_direct = size > _PATCH_KERNEL or (size < _LARGE_KERNEL and not is_half)
     return NOTHING if is_direct else padded
 

@@ -169,9 +169,6 @@ def test_a_small_kernel_over_rgb_writes_the_result_itself() -> None:
     geometry = dataclasses.replace(DENSE, channels_in=3)
     assert forward_bytes(geometry, image, weight, VGG_IMAGE_BYTES) == image
     assert forward_bytes(geometry, image // 2, weight // 2, VGG_IMAGE_BYTES // 2, HALF) == 0
-    # But a volume's is copied as 8 channels.
-    volume = dataclasses.replace(geometry, kernel=(3, 3, 3))
-    assert forward_bytes(volume, 3 * MIB, 3 * MIB, MIB, HALF) == (8 + 8 + 1) * MIB
 
 
 @pytest.mark.parametrize(
