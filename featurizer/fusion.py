@@ -61,6 +61,7 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
         return observed
     born, died, reuses = observed.born.copy(), observed.died.copy(), observed.reuses.copy()
     columns = GraphColumns.of(trace, ops)
+    born[columns.is_unread] = NEVER
     time = np.arange(len(trace), dtype=np.int32)
     fused = Lifetimes(bytes=observed.bytes, role=observed.role, born=born, died=died, reuses=reuses, time=time)
     fuse = compiled.loaded_fuse()

@@ -78,6 +78,7 @@ class GraphColumns:
     died: Int64  # [S]
     is_donated: Flags  # [S]
     is_returned: Flags  # [S] its graph returns it, and its caller drops it at once
+    is_unread: Flags  # [S] one of several results of a kernel that inductor generates: never written
     returned_view: Int64  # [S] the view by which it leaves its graph, where that is the last node to touch it; -1
 
     @classmethod
@@ -97,10 +98,13 @@ class GraphColumns:
         needs_memory = by_op([kind in _NEEDS_MEMORY for kind in kinds])[node]
         scatters = by_op([name in _SCATTERS_IN_PLACE for name in stems])
         new, changed = _allocated_and_changed(trace, is_view)
+        is_returned = _returned(trace, is_view, by_op([name == "exp" for name in stems]))
+        kind = np.array(kinds, np.int64)[trace.op]
+        is_unread = _unread(trace, kind, new) & ~is_returned
+        new = _kept(new, ~is_unread[new.ids])
         beside = _read_beside_the_first(trace.inputs, scatters)
         needed: Int64 = np.concatenate((storage[needs_memory], changed.ids, beside)).astype(np.int64)
         born, died = trace.storages.born.astype(np.int64), trace.storages.died.astype(np.int64)
-        kind = np.array(kinds, np.int64)[trace.op]
         numel = np.where(born >= 0, trace.numel[born] if len(trace) else 0, 0).astype(np.int64)
         size_bytes = -(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES
         loop, outer, inner = _loops(
@@ -112,7 +116,6 @@ class GraphColumns:
             along_rows=by_op([name in _ALONG_ROWS for name in stems]),
             is_sum=by_op([name in _SUMS for name in stems]),
         )
-        is_returned = _returned(trace, is_view, by_op([name == "exp" for name in stems]))
         return cls(
             kind=kind,
             is_view=is_view,
@@ -135,6 +138,7 @@ class GraphColumns:
             died=died,
             is_donated=_donated(trace),
             is_returned=is_returned,
+            is_unread=is_unread,
             returned_view=_returned_views(trace, is_view),
         )
 
@@ -215,6 +219,31 @@ def _views(trace: Trace) -> NDArray[np.bool_]:
     return views
 
 
+def _unread(trace: Trace, kind: Int64, new: Csr) -> Flags:
+    """Tell which storages [S] are one of several results of a generated kernel, and nothing reads them in their graph.
+
+    Inductor lowers each result for itself (the offsets of a max pool, a mean beside its variance), and what nothing
+    needs is dropped: `dead_node_elimination` in scheduler.py.
+    """
+    born, died = trace.storages.born, trace.storages.died
+    unread = np.zeros(len(born), np.bool_)
+    several = (kind != OpKind.EXTERN) & (trace.region >= 0) & (new.sizes() > 1)
+    made = new.ids[several[new.rows()]]
+    if len(made):
+        code = trace.compiled_parts()
+        dies = (died[made] >= 0) & (code[died[made]] == code[born[made]])
+        unread[made] = dies & (_last_touches(trace)[made] == born[made])
+    return unread
+
+
+def _last_touches(trace: Trace) -> Int64:
+    """Return the last node that reads or writes each storage [S]; -1: none does."""
+    touched = np.full(len(trace.storages), -1, np.int64)
+    for csr in (trace.inputs, trace.outputs):
+        np.maximum.at(touched, csr.ids, csr.rows())
+    return touched
+
+
 def _returned(trace: Trace, is_view: Flags, is_exp: Flags) -> Flags:
     """Tell which storages a compiled graph returns while its caller drops them at once.
 
@@ -223,9 +252,7 @@ def _returned(trace: Trace, is_view: Flags, is_exp: Flags) -> Flags:
     what inductor's `prepare_softmax_online` leaves of the softmax it replaces.
     """
     born, died = trace.storages.born, trace.storages.died
-    touched = np.full(len(born), -1, np.int64)
-    for csr in (trace.inputs, trace.outputs):
-        np.maximum.at(touched, csr.ids, csr.rows())
+    touched = _last_touches(trace)
     is_last = _flags(np.array([end - 1 for _, end in segments(trace)], np.int64), len(trace))
     returned = np.zeros(len(born), np.bool_)
     made = np.flatnonzero((born >= 0) & (died >= 0))
@@ -242,9 +269,7 @@ def _returned(trace: Trace, is_view: Flags, is_exp: Flags) -> Flags:
 def _returned_views(trace: Trace, is_view: Flags) -> Int64:
     """Return, for each storage [S], the view that is the last node to touch it where it leaves its graph; -1: none."""
     born, died = trace.storages.born, trace.storages.died
-    touched = np.full(len(born), -1, np.int64)
-    for csr in (trace.inputs, trace.outputs):
-        np.maximum.at(touched, csr.ids, csr.rows())
+    touched = _last_touches(trace)
     if not len(trace):
         return touched
     code = trace.compiled_parts()
@@ -274,7 +299,9 @@ def _loops(
         return loop, outer, inner
     read = np.zeros(len(kind), np.int64)
     np.maximum.at(read, inputs.rows(), numel[inputs.ids])
-    flat = np.isin(kind, (OpKind.POINTWISE, OpKind.WINDOW)) & (makes == 1) & (size_bytes[made] >= _FUSED_BYTES)
+    flat = ((kind == OpKind.POINTWISE) & (makes == 1) | (kind == OpKind.WINDOW) & (makes > 0)) & (
+        size_bytes[made] >= _FUSED_BYTES
+    )
     loop[flat], outer[flat], inner[flat] = Loop.FLAT, numel[made[flat]], 1
     found = np.flatnonzero((kind == OpKind.REDUCTION) & (makes > 0))
     outer[found] = numel[made[found]]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from fusing import ADD, EXP, MM, SUM, VIEW, fused, is_inlined, span
 from handmade import MIB, Sketch
 
-from peakcast.featurizer.vocabulary import INPUT
+from peakcast.featurizer.vocabulary import INPUT, OUTPUT
 
 ONLINE = "prims.prepare_softmax_online.default"
+MAX_POOL = "prims._low_memory_max_pool_with_offsets.default"
 
 
 def test_logits_that_the_caller_drops_are_written() -> None:
@@ -73,3 +74,18 @@ def test_scatters_left_to_aten_read_their_source_from_memory() -> None:
         sketch.node(op, MIB, reads=[zeros, x, source], dies=[zeros, source])
         lifetimes = fused(sketch)
         assert [not is_inlined(lifetimes, storage) for storage in (zeros, source)] == in_memory
+
+
+def test_what_nothing_reads_of_several_results_is_never_written() -> None:
+    """The offsets of a max pool are there for a backward; without one the values alone are, and are fused as such."""
+    sketch = Sketch()
+    x = sketch.start(8 * MIB, INPUT)
+    (a,) = sketch.node(MM, 32 * MIB, reads=[x])
+    values, offsets = sketch.node(MAX_POOL, 8 * MIB, 2 * MIB, reads=[a], dies=[a])
+    sketch.storages[offsets][4] = 1
+    sketch.node(MM, 512, reads=[x])
+    (activated,) = sketch.node(EXP, 8 * MIB, role=OUTPUT, reads=[values])
+    sketch.node(MM, 512, reads=[values], dies=[values])
+    lifetimes = fused(sketch)
+    assert is_inlined(lifetimes, offsets)
+    assert lifetimes.born[[values, activated]].tolist() == [1, 1]
