@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +48,8 @@ def convolution_scratch(trace: Trace, spec: GraphSpec, generation: Generation) -
         if geometry is None:
             continue
         inputs, outputs = trace.inputs.row(node), trace.outputs.row(node)
+        if geometry.is_copied and trace.region[node] >= 0 and len(inputs) and born[inputs[0]] >= 0:
+            geometry = replace(geometry, is_copied=False)  # the compiler makes it as it must lie (`insertions.py`)
         read = trace.storages.bytes[inputs].tolist()
         is_laid_out = (trace.region[node] >= 0 or trace.replayed) and geometry.is_channels_last
         # In a replayed trace the copies of what the graph is given are kernels in sight.

@@ -48,6 +48,8 @@ _FUSED_BYTES: Final = 1 << 20
 _FEWEST_ROWS: Final = 4096
 _LONGEST_ROW: Final = 1 << 14
 _FEWEST_ELEMENTS: Final = 5 << 20
+# inductor's max_pointwise_cat_inputs.
+_MOST_PARTS: Final = 8
 # Computed by ATen, into a buffer that holds the first input: inductor falls back for all reductions but a sum.
 _SCATTERS_IN_PLACE = frozenset({"scatter_reduce"})
 
@@ -98,9 +100,11 @@ class GraphColumns:
         needs_memory = by_op([kind in _NEEDS_MEMORY for kind in kinds])[node]
         scatters = by_op([name in _SCATTERS_IN_PLACE for name in stems])
         new, changed = _allocated_and_changed(trace, is_view)
-        is_returned = _returned(trace, is_view, by_op([name == "exp" for name in stems]))
+        touched = _last_touches(trace)
+        is_returned = _returned(trace, touched, is_view, by_op([name == "exp" for name in stems]))
         kind = np.array(kinds, np.int64)[trace.op]
-        is_unread = _unread(trace, kind, new) & ~is_returned
+        kind[_inlined_concatenations(trace, kind, is_view, new, (node, storage), is_returned)] = OpKind.POINTWISE
+        is_unread = _unread(trace, touched, kind, new) & ~is_returned
         new = _kept(new, ~is_unread[new.ids])
         beside = _read_beside_the_first(trace.inputs, scatters)
         needed: Int64 = np.concatenate((storage[needs_memory], changed.ids, beside)).astype(np.int64)
@@ -139,7 +143,7 @@ class GraphColumns:
             is_donated=_donated(trace),
             is_returned=is_returned,
             is_unread=is_unread,
-            returned_view=_returned_views(trace, is_view),
+            returned_view=_returned_views(trace, touched, is_view),
         )
 
 
@@ -219,7 +223,7 @@ def _views(trace: Trace) -> NDArray[np.bool_]:
     return views
 
 
-def _unread(trace: Trace, kind: Int64, new: Csr) -> Flags:
+def _unread(trace: Trace, touched: Int64, kind: Int64, new: Csr) -> Flags:
     """Tell which storages [S] are one of several results of a generated kernel, and nothing reads them in their graph.
 
     Inductor lowers each result for itself (the offsets of a max pool, a mean beside its variance), and what nothing
@@ -232,8 +236,40 @@ def _unread(trace: Trace, kind: Int64, new: Csr) -> Flags:
     if len(made):
         code = trace.compiled_parts()
         dies = (died[made] >= 0) & (code[died[made]] == code[born[made]])
-        unread[made] = dies & (_last_touches(trace)[made] == born[made])
+        unread[made] = dies & (touched[made] == born[made])
     return unread
+
+
+def _inlined_concatenations(
+    trace: Trace, kind: Int64, is_view: Flags, new: Csr, reads: tuple[Int64, Int64], is_returned: Flags
+) -> Int64:
+    """Return the concatenations that are computed in what reads them: only pointwise nodes do, and they have few parts.
+
+    Not where a part is computed for another reader as well: that one, and the concatenation, are written. Follows
+    `fuse_pointwise_use` of `cat` in torch/_inductor/lowering.py. `reads` are the nodes that compute with a storage, and
+    that storage.
+    """
+    sizes, born, died = trace.inputs.sizes(), trace.storages.born, trace.storages.died
+    found = np.flatnonzero((kind == OpKind.CONCAT) & (new.sizes() == 1) & (sizes > 0) & (sizes <= _MOST_PARTS))
+    if not len(found):
+        return found
+    count = len(trace.storages)
+    node, storage = reads
+    is_pointwise = kind[node] == OpKind.POINTWISE
+    is_whole = _flags(storage[~is_pointwise & (kind[node] != OpKind.CONCAT)], count) | is_returned
+    code = trace.compiled_parts()
+    made = new.ids[new.offsets[found]]
+    fits = (died[made] >= 0) & (code[died[made]] == code[found]) & ~is_whole[made]
+
+    parts = trace.inputs.ids
+    leaves = (born >= 0) & ((died < 0) | (code[died] != code[born]))
+    users = np.bincount(storage, minlength=count) + leaves
+    is_computed = (born >= 0) & (kind[born] == OpKind.POINTWISE)
+    is_shared = _flags(storage[is_pointwise], count) | (is_computed & (users > 1))
+    is_shared[trace.inputs.ids[is_view[trace.inputs.rows()]]] = False  # a view is a node of its own
+    has_shared = _flags(trace.inputs.rows()[is_shared[parts]], len(trace))
+    inlined: Int64 = found[fits & ~has_shared[found]]
+    return inlined
 
 
 def _last_touches(trace: Trace) -> Int64:
@@ -244,7 +280,7 @@ def _last_touches(trace: Trace) -> Int64:
     return touched
 
 
-def _returned(trace: Trace, is_view: Flags, is_exp: Flags) -> Flags:
+def _returned(trace: Trace, touched: Int64, is_view: Flags, is_exp: Flags) -> Flags:
     """Tell which storages a compiled graph returns while its caller drops them at once.
 
     They die with the graph's last node, as do values that this node is the last to read; but nothing reads them
@@ -252,7 +288,6 @@ def _returned(trace: Trace, is_view: Flags, is_exp: Flags) -> Flags:
     what inductor's `prepare_softmax_online` leaves of the softmax it replaces.
     """
     born, died = trace.storages.born, trace.storages.died
-    touched = _last_touches(trace)
     is_last = _flags(np.array([end - 1 for _, end in segments(trace)], np.int64), len(trace))
     returned = np.zeros(len(born), np.bool_)
     made = np.flatnonzero((born >= 0) & (died >= 0))
@@ -266,10 +301,9 @@ def _returned(trace: Trace, is_view: Flags, is_exp: Flags) -> Flags:
     return returned
 
 
-def _returned_views(trace: Trace, is_view: Flags) -> Int64:
+def _returned_views(trace: Trace, touched: Int64, is_view: Flags) -> Int64:
     """Return, for each storage [S], the view that is the last node to touch it where it leaves its graph; -1: none."""
     born, died = trace.storages.born, trace.storages.died
-    touched = _last_touches(trace)
     if not len(trace):
         return touched
     code = trace.compiled_parts()

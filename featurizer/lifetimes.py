@@ -118,6 +118,11 @@ class StepEvents:
             node=np.append(self.node, node),
         )
 
+    def at_nodes(self, origin: Int64) -> StepEvents:
+        """Return the step with its nodes named by what `origin` has in their places."""
+        node = np.where(self.node >= 0, origin[self.node], self.node).astype(np.int32)
+        return replace(self, node=node, event_node=origin[self.event_node].astype(np.int32))
+
     def with_workspaces_taken(self) -> StepEvents:
         """Return the step as later ones run: the workspaces are there from the start."""
         stays = self.events < self.workspaces.start  # the last tensors are the workspaces

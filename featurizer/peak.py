@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -58,6 +58,11 @@ class Peak:
     alive: Int64
     label: Int64  # as `alive`: the buffer that uses each tensor's memory at that instant
     step: StepEvents
+
+    def at_nodes(self, origin: Int64) -> Peak:
+        """Return the peak with its nodes named by what `origin` has in their places."""
+        node = int(origin[self.node]) if self.node >= 0 else self.node
+        return replace(self, node=node, step=self.step.at_nodes(origin))
 
     def top_tensors(self, spec: GraphSpec, trace: Trace, count: int | None = TOP_TENSORS) -> tuple[PeakTensor, ...]:
         """Return the largest tensors, workspaces left out; all of them where `count` is None."""

@@ -150,42 +150,51 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
         ValueError: if the plan's name is unknown, or `run.allocator` is not valid (AllocatorConfigError).
     """
     trace_plan = source_plan(spec, plan)
-    trace = spec.traces[trace_plan]
+    observed, origin = spec.traces[trace_plan], None
+    named, trace = spec, observed
+    if (observed.region >= 0).any():
+        from peakcast.featurizer.insertions import with_insertions
+
+        found = with_insertions(spec, observed)
+        if found is not None:
+            named, trace, origin = found
     config = AllocatorConfig.parse(run.allocator)
     generation = generation_of(device.name)
-    lifetimes = with_scratch(lifetimes_of(trace, spec.ops), trace, spec, generation)
+    lifetimes = with_scratch(lifetimes_of(trace, named.ops), trace, named, generation)
     is_fresh = run.step_of_interest != "resumed"
     if parse_plan(plan).cuda_graphs:
-        kinds = workspace_kinds(trace, spec.ops, generation, lifetimes.matmul)
+        kinds = workspace_kinds(trace, named.ops, generation, lifetimes.matmul)
         recorded = graphed(trace, lifetimes, kinds)
         lifetimes = recorded.lifetimes
         first, steady = step_events(trace, recorded.first, is_first=is_fresh), step_events(trace, lifetimes)
         private = recorded.pool_of(steady)
     else:
-        workspaces = workspaces_of(trace, spec.ops, generation, lifetimes.matmul)
+        workspaces = workspaces_of(trace, named.ops, generation, lifetimes.matmul)
         first = step_events(trace, lifetimes, workspaces, is_first=is_fresh)
         steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()
         private = None
-    tuned = with_autotuning(first, trace, spec, lifetimes) if (trace.region >= 0).any() else None
+    tuned = with_autotuning(first, trace, named, lifetimes) if (trace.region >= 0).any() else None
     steps = Steps(first, steady, config, private, tuned)
-    replaced = with_replaced_buckets(first, steady, trace, spec.ops, lifetimes.time)
+    replaced = with_replaced_buckets(first, steady, trace, named.ops, lifetimes.time)
     peaks = steps.peaks
     if run.step_of_interest == "steady":
         peak = locate(steady, lifetimes, peaks.steady_tensor, peaks.steady_allocated_bytes)
     else:
         peak = locate(tuned or first, lifetimes, peaks.first_tensor, peaks.first_allocated_bytes)
+    if origin is not None:
+        steady, peak = steady.at_nodes(origin), peak.at_nodes(origin)
     return Prior(
         plan=plan,
         trace_plan=trace_plan,
-        peak_phase=int(trace.phase[max(peak.node, 0)]) if len(trace) else 0,
+        peak_phase=int(observed.phase[max(peak.node, 0)]) if len(observed) else 0,
         peak_node=peak.node,
         peak=peak,
-        top_tensors=peak.top_tensors(spec, trace),
-        watermark_bytes=watermark_bytes(steady, len(trace)),
+        top_tensors=peak.top_tensors(spec, observed),
+        watermark_bytes=watermark_bytes(steady, len(observed)),
         is_known_device=generation.is_known,
         is_native_allocator=config.is_native,
         steps=steps,
-        communicators=communicators_of(trace, spec),
+        communicators=communicators_of(observed, spec),
         replacing=None if replaced is None else Steps(*replaced, config),
     )
 

@@ -114,6 +114,13 @@ class GraphSpec:
         canonical = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS)
         return hashlib.sha256(canonical).hexdigest()
 
+    def with_ops(self, *names: str) -> GraphSpec:
+        """Return the spec with more operators in its table. Its traces, which name none of them, stay as they are."""
+        more = object.__new__(GraphSpec)
+        more.__dict__.update(self.__dict__, ops=(*self.ops, *(name for name in names if name not in self.ops)))
+        more.__dict__.pop("graph_id", None)
+        return more
+
     def redacted(self) -> GraphSpec:
         """Return the spec without source lines; its graph_id is the same."""
         traces = {plan: _without_lines(trace) for plan, trace in self.traces.items()}

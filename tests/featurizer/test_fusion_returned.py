@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusing import ADD, EXP, MM, SUM, VIEW, fused, is_inlined, span
+from fusing import ADD, CAT, EXP, MM, SUM, VIEW, fused, is_inlined, span
 from handmade import MIB, Sketch
 
 from peakcast.featurizer.vocabulary import INPUT, OUTPUT
@@ -89,3 +89,18 @@ def test_what_nothing_reads_of_several_results_is_never_written() -> None:
     lifetimes = fused(sketch)
     assert is_inlined(lifetimes, offsets)
     assert lifetimes.born[[values, activated]].tolist() == [1, 1]
+
+
+def test_a_concatenation_that_pointwise_nodes_read_is_computed_there() -> None:
+    """Not one that a product reads, nor where a part is computed for something else as well."""
+    for reader, is_shared, is_written in ((EXP, False, False), (MM, False, True), (EXP, True, True)):
+        sketch = Sketch()
+        x, other = sketch.start(8 * MIB, INPUT), sketch.start(8 * MIB, INPUT)
+        (part,) = sketch.node(EXP, 8 * MIB, reads=[x])
+        (joined,) = sketch.node(CAT, 16 * MIB, reads=[part, other], dies=() if is_shared else [part])
+        if is_shared:
+            sketch.node(SUM, 512, role=OUTPUT, reads=[part], dies=[part])
+        sketch.node(reader, 16 * MIB, role=OUTPUT, reads=[joined])
+        sketch.node(MM, 512, reads=[x])
+        sketch.storages[joined][4] = len(sketch.nodes) - 2
+        assert is_inlined(fused(sketch), joined) is not is_written

@@ -1,0 +1,145 @@
+"""What inductor adds to a graph: the sum with a convolution's bias, and copies of what is not read as it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from fusing import EXP, MM, PERMUTE, VIEW
+from handmade import MIB, Sketch
+
+from peakcast.featurizer.fusion import fused_lifetimes
+from peakcast.featurizer.insertions import with_insertions
+from peakcast.featurizer.lifetimes import NEVER, Lifetimes
+from peakcast.featurizer.prior import simulate
+from peakcast.featurizer.run import DeviceSpec, RunSpec
+from peakcast.featurizer.spec import GraphSpec
+from peakcast.featurizer.vocabulary import INPUT, OUTPUT, PARAMETER
+
+CONVOLUTION, SELECT, POOL = "aten.convolution.default", "aten.select.int", "aten.avg_pool2d.default"
+ATTENTION = "aten._scaled_dot_product_efficient_attention.default"
+ONE_DIMENSION = "kernel=3,stride=1,dilation=1,groups=1,transposed=0,channels=128x64,image=256,layout=nhwc,copied=0"
+
+
+def compiled(sketch: Sketch, numel: Mapping[int, int] | None = None, attributes: tuple[str, ...] = ()) -> GraphSpec:
+    """Return a spec of one region of float32; `numel` are the elements of views, by node."""
+    spec = sketch.spec("inductor")
+    trace = spec.traces["inductor"]
+    trace.region[:] = 0
+    for node in range(len(trace)):
+        made = trace.outputs.row(node).tolist()
+        trace.numel[node] = (numel or {}).get(node, trace.storages.bytes[made[0]] // 4 if made else 1)
+        if attributes and spec.ops[trace.op[node]] == CONVOLUTION:
+            trace.attribute[node] = 0
+    return replace(spec, attributes=attributes)
+
+
+def lifetimes_of(spec: GraphSpec) -> Lifetimes:
+    """Return the lifetimes with what is inserted."""
+    found = with_insertions(spec, spec.traces["inductor"])
+    assert found is not None
+    named, trace, _ = found
+    return fused_lifetimes(trace, named.ops)
+
+
+def attention(sketch: Sketch) -> tuple[int, int]:
+    """Add a packed projection of 24 MiB and attention over its three parts; return projection and result."""
+    x = sketch.start(MIB, INPUT)
+    (product,) = sketch.node(MM, 24 * MIB, reads=[x])
+    (packed,) = sketch.node(EXP, 24 * MIB, reads=[product], dies=[product])
+    for _ in range(3):
+        for view in (SELECT, PERMUTE):
+            sketch.node(view, reads=[packed], writes=[packed])
+    (result,) = sketch.node(ATTENTION, 8 * MIB, role=OUTPUT, reads=[packed], dies=[packed])
+    return packed, result
+
+
+def test_the_parts_that_attention_reads_are_copied_one_by_one() -> None:
+    """Query, key and value of 8 MiB each come out of one kernel that reads the product; the whole is never written."""
+    sketch = Sketch()
+    packed, result = attention(sketch)
+    lifetimes = lifetimes_of(compiled(sketch, dict.fromkeys(range(2, 8), 2 * MIB)))
+    copies = [4, 5, 6]
+    assert lifetimes.born[packed] == NEVER
+    assert lifetimes.bytes[copies].tolist() == [8 * MIB] * 3
+    # Nodes 8, 9 and 10 are the copies, 11 is attention.
+    assert lifetimes.born[copies].tolist() == [8, 8, 8]
+    assert lifetimes.died[copies].tolist() == [11, 11, 11]
+    assert lifetimes.born[result] == 11
+
+
+def test_not_where_another_library_call_has_the_whole_in_memory() -> None:
+    """A pooling reads the projection: it is there, and attention reads its parts where they lie."""
+    sketch = Sketch()
+    packed, _ = attention(sketch)
+    sketch.node(POOL, 512, reads=[packed], dies=[packed])
+    spec = compiled(sketch, dict.fromkeys(range(2, 8), 2 * MIB))
+    assert with_insertions(spec, spec.traces["inductor"]) is None
+
+
+def test_a_view_of_all_is_no_part() -> None:
+    """One part that is the whole is computed as it must lie."""
+    sketch = Sketch()
+    x = sketch.start(MIB, INPUT)
+    (product,) = sketch.node(MM, 8 * MIB, reads=[x])
+    (query,) = sketch.node(EXP, 8 * MIB, reads=[product], dies=[product])
+    sketch.node(PERMUTE, reads=[query], writes=[query])
+    sketch.node(ATTENTION, 8 * MIB, role=OUTPUT, reads=[query], dies=[query])
+    spec = compiled(sketch)
+    assert with_insertions(spec, spec.traces["inductor"]) is None
+
+
+def convolutions(sketch: Sketch, *, bias: bool, view: str = PERMUTE) -> tuple[int, list[int]]:
+    """Add two convolutions over one transposed value; return the value and the results."""
+    x, weight, offset = sketch.start(MIB, INPUT), sketch.start(MIB, PARAMETER), sketch.start(512, PARAMETER)
+    (value,) = sketch.node(EXP, 8 * MIB, reads=[x])
+    sketch.node(view, reads=[value], writes=[value])
+    results = []
+    for _ in range(2):
+        reads = [value, weight, offset] if bias else [value, weight]
+        results += sketch.node(CONVOLUTION, 4 * MIB, role=OUTPUT, reads=reads)
+    sketch.storages[value][4] = 3
+    return value, results
+
+
+def test_what_comes_transposed_is_copied_for_each_convolution() -> None:
+    """Both copies are computed in one kernel, in place of the value. Views that transpose nothing ask for none."""
+    sketch = Sketch()
+    value, results = convolutions(sketch, bias=False)
+    lifetimes = lifetimes_of(compiled(sketch, attributes=(ONE_DIMENSION,)))
+    # 0 value, 1 view, 2 copy, 3 convolution, 4 copy, 5 convolution.
+    assert lifetimes.born[value] == NEVER
+    assert lifetimes.born[[*results, 6, 7]].tolist() == [3, 5, 2, 2]
+    assert lifetimes.died[[6, 7]].tolist() == [3, 5]
+    plain = Sketch()
+    convolutions(plain, bias=False, view=VIEW)
+    spec = compiled(plain, attributes=(ONE_DIMENSION,))
+    assert with_insertions(spec, spec.traces["inductor"]) is None
+
+
+def test_a_bias_is_added_in_place_of_what_the_convolution_makes() -> None:
+    """The sum stands for the result from there on, and takes its memory and its role over."""
+    sketch = Sketch()
+    _, results = convolutions(sketch, bias=True)
+    spec = compiled(sketch)
+    found = with_insertions(spec, spec.traces["inductor"])
+    assert found is not None
+    named, trace, origin = found
+    assert origin.tolist() == [0, 1, 2, 2, 3, 3]
+    assert trace.storages.role[[6, 7]].tolist() == [OUTPUT, OUTPUT]
+    assert trace.inputs.row(3).tolist() == [results[0], 2]
+    lifetimes = fused_lifetimes(trace, named.ops)
+    assert lifetimes.reuses[[6, 7]].tolist() == results
+
+
+def test_a_prediction_names_the_nodes_of_the_trace() -> None:
+    """What is told of nodes is by those that were captured: attention is node 8, though it runs as the twelfth."""
+    sketch = Sketch()
+    attention(sketch)
+    spec = compiled(sketch, dict.fromkeys(range(2, 8), 2 * MIB))
+    prior = simulate(spec, "inductor", RunSpec(), DeviceSpec(name="NVIDIA H200", total_bytes=150_109_880_320))
+    assert len(prior.watermark_bytes) == 9
+    assert prior.peak_node == 8  # the copies are made there: 24 + 24 MiB
+    assert prior.steady_allocated_bytes == 32 * MIB + MIB + 48 * MIB
+    assert np.array_equal(spec.traces["inductor"].op, sketch.trace().op)
