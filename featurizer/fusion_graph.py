@@ -50,6 +50,8 @@ _LONGEST_ROW: Final = 1 << 14
 _FEWEST_ELEMENTS: Final = 5 << 20
 # inductor's max_pointwise_cat_inputs.
 _MOST_PARTS: Final = 8
+# What `pointwise_cat` computes for each: where it begins and ends, both compared, the load under a mask, the choice.
+_OPS_OF_PART: Final = 5
 # Computed by ATen, into a buffer that holds the first input: inductor falls back for all reductions but a sum.
 _SCATTERS_IN_PLACE = frozenset({"scatter_reduce"})
 
@@ -64,6 +66,7 @@ class GraphColumns:
     is_copy: Flags  # [N]
     allocates_itself: Flags  # [N] a library call without `out=`
     is_written: Flags  # [N] its result is a buffer whoever reads it
+    op_count: Int64  # [N] operations of the code that computes it
     loop: Int64  # [N] Loop
     outer: Int64  # [N] elements that the loop makes
     inner: Int64  # [N] elements that it reads for each
@@ -103,7 +106,10 @@ class GraphColumns:
         touched = _last_touches(trace)
         is_returned = _returned(trace, touched, is_view, by_op([name == "exp" for name in stems]))
         kind = np.array(kinds, np.int64)[trace.op]
-        kind[_inlined_concatenations(trace, kind, is_view, new, (node, storage), is_returned)] = OpKind.POINTWISE
+        inlined = _inlined_concatenations(trace, kind, is_view, new, (node, storage), is_returned)
+        kind[inlined] = OpKind.POINTWISE
+        op_count = np.ones(len(kind), np.int64)
+        op_count[inlined] += _OPS_OF_PART * trace.inputs.sizes()[inlined]
         is_unread = _unread(trace, touched, kind, new) & ~is_returned
         new = _kept(new, ~is_unread[new.ids])
         beside = _read_beside_the_first(trace.inputs, scatters)
@@ -127,6 +133,7 @@ class GraphColumns:
             is_copy=by_op([name == "clone" for name in stems]),
             allocates_itself=(kind == OpKind.EXTERN) & ~by_op([name in _WITH_OUT for name in stems]),
             is_written=by_op([name in _WRITTEN for name in stems]),
+            op_count=op_count,
             loop=loop,
             outer=outer,
             inner=inner,
@@ -157,6 +164,7 @@ class CompiledGraph:
         self.is_copy: list[bool] = columns.is_copy.tolist()
         self.allocates_itself: list[bool] = columns.allocates_itself.tolist()
         self.is_written: list[bool] = columns.is_written.tolist()
+        self.op_count: list[int] = columns.op_count.tolist()
         self.loop: list[int] = columns.loop.tolist()
         self.outer: list[int] = columns.outer.tolist()
         self.inner: list[int] = columns.inner.tolist()

@@ -27,8 +27,8 @@ _SCATTER: Final = 3
 _WINDOW: Final = 4
 _CONCAT: Final = 5
 
-# Rows of `nodes` [9, N].
-_KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER, _INNER = range(9)
+# Rows of `nodes` [10, N].
+_KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER, _INNER, _OPS = range(10)
 # Rows of `storages` [10, S].
 _READERS, _NEEDED, _NUMEL, _DTYPE, _BYTES, _BORN, _DIED, _DONATED, _RETURNED, _RETURNED_VIEW = range(10)
 # Rows of `state` [16, S], which is good for one graph: `_GRAPH` says for which.
@@ -124,7 +124,7 @@ def _join(
 ) -> tuple[int, int]:
     """Join what a node reads into one expression from item `start` on; returns its end and how much it computes."""
     offsets, ids = columns[2]
-    end, ops = start, 1
+    end, ops = start, columns[0][_OPS, node]
     for index in range(offsets[node], offsets[node + 1]):
         storage = ids[index]
         moved = 1 if state[_MOVED, storage] == 1 else 0
@@ -773,6 +773,7 @@ def fuse(
             graph.loop,
             graph.outer,
             graph.inner,
+            graph.op_count,
         ),
         np.int64,
     )
@@ -836,7 +837,7 @@ def _fuse_segments(
 def warm_up() -> None:
     """Compile, or read from the cache: one node that makes a storage."""
     made, nothing = (np.array([0, 1]), np.array([0])), (np.array([0, 0]), np.zeros(0, np.int64))
-    columns = np.zeros((9, 1), np.int64), np.zeros((10, 1), np.int64), nothing, made, nothing
+    columns = np.zeros((10, 1), np.int64), np.zeros((10, 1), np.int64), nothing, made, nothing
     births, deaths, reuses, times = (np.zeros(1, np.int32) for _ in range(4))
     _fuse_segments(columns, [(0, 1)], (births, deaths, reuses, times), (1,) * 12, 1)
 

@@ -61,7 +61,7 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
                 del inlined[viewed]
             (moved.add if graph.moves[node] else moved.discard)(viewed)
             continue
-        expression = _read(graph.inputs[node], inlined, moved)
+        expression = _read(graph.inputs[node], inlined, moved, graph.op_count[node])
         kind = graph.kinds[node]
         kernel = Kernel(
             node,
@@ -86,18 +86,17 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
     return kernels, list(inlined)
 
 
-def _read(storages: Sequence[int], inlined: dict[int, Expression], moved: set[int]) -> Expression:
+def _read(storages: Sequence[int], inlined: dict[int, Expression], moved: set[int], op_count: int) -> Expression:
     """Join what a node reads into one expression. Sets are shared and never changed: most nodes read one value."""
     if len(storages) == 1:
         (storage,) = storages
         inner = inlined.get(storage)
         if inner is None:
             alone = {storage}
-            return Expression(alone, alone if storage in moved else _NOTHING, 1)
-        return Expression(inner.reads, inner.reads if storage in moved else inner.displaced, inner.op_count + 1)
+            return Expression(alone, alone if storage in moved else _NOTHING, op_count)
+        return Expression(inner.reads, inner.reads if storage in moved else inner.displaced, inner.op_count + op_count)
     reads: set[int] = set()
     displaced: set[int] = set()
-    op_count = 1
     for storage in storages:
         inner = inlined.get(storage)
         if inner is None:
