@@ -28,6 +28,8 @@ class Loop(IntEnum):
     PARTS = 4  # a concatenation: each part by itself
 
 
+# Parts of a buffer that are told apart, as bits.
+MOST_PARTS_SEEN: Final = 32
 _BLOCK_BYTES = 512
 _KINDS: Final = tuple(OpKind)
 # Library calls that write to a buffer which they are given.
@@ -66,6 +68,7 @@ class GraphColumns:
     is_copy: Flags  # [N]
     allocates_itself: Flags  # [N] a library call without `out=`
     is_written: Flags  # [N] its result is a buffer whoever reads it
+    parts: Int64  # [N] of a view: how many like it make up the storage; 1: it is all of it
     op_count: Int64  # [N] operations of the code that computes it
     loop: Int64  # [N] Loop
     outer: Int64  # [N] elements that the loop makes
@@ -133,6 +136,7 @@ class GraphColumns:
             is_copy=by_op([name == "clone" for name in stems]),
             allocates_itself=(kind == OpKind.EXTERN) & ~by_op([name in _WITH_OUT for name in stems]),
             is_written=by_op([name in _WRITTEN for name in stems]),
+            parts=_parts(trace, is_view, numel),
             op_count=op_count,
             loop=loop,
             outer=outer,
@@ -164,6 +168,7 @@ class CompiledGraph:
         self.is_copy: list[bool] = columns.is_copy.tolist()
         self.allocates_itself: list[bool] = columns.allocates_itself.tolist()
         self.is_written: list[bool] = columns.is_written.tolist()
+        self.parts: list[int] = columns.parts.tolist()
         self.op_count: list[int] = columns.op_count.tolist()
         self.loop: list[int] = columns.loop.tolist()
         self.outer: list[int] = columns.outer.tolist()
@@ -229,6 +234,15 @@ def _views(trace: Trace) -> NDArray[np.bool_]:
     candidates = np.flatnonzero(views)
     views[candidates] = inputs.ids[inputs.offsets[candidates]] == outputs.ids[outputs.offsets[candidates]]
     return views
+
+
+def _parts(trace: Trace, is_view: Flags, numel: Int64) -> Int64:
+    """Return how many views like it make up the storage, for each node [N] that views a part of one."""
+    parts = np.ones(len(trace), np.int64)
+    views = np.flatnonzero(is_view)
+    whole = numel[trace.inputs.ids[trace.inputs.offsets[views]]]
+    parts[views] = np.clip(whole // np.maximum(trace.numel[views], 1), 1, MOST_PARTS_SEEN)
+    return parts
 
 
 def _unread(trace: Trace, touched: Int64, kind: Int64, new: Csr) -> Flags:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from peakcast.featurizer.fusion_graph import GraphColumns
+from peakcast.featurizer.fusion_graph import MOST_PARTS_SEEN, GraphColumns
 from peakcast.featurizer.fusion_rounds_kernel import Bits, fuse_rounds
 from peakcast.featurizer.jit import entry, inner
 from peakcast.featurizer.memory_order_kernel import best_order
@@ -27,11 +27,11 @@ _SCATTER: Final = 3
 _WINDOW: Final = 4
 _CONCAT: Final = 5
 
-# Rows of `nodes` [10, N].
-_KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER, _INNER, _OPS = range(10)
+# Rows of `nodes` [11, N].
+_KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER, _INNER, _OPS, _PARTS = range(11)
 # Rows of `storages` [10, S].
 _READERS, _NEEDED, _NUMEL, _DTYPE, _BYTES, _BORN, _DIED, _DONATED, _RETURNED, _RETURNED_VIEW = range(10)
-# Rows of `state` [16, S], which is good for one graph: `_GRAPH` says for which.
+# Rows of `state` [18, S], which is good for one graph: `_GRAPH` says for which.
 (
     _GRAPH,
     _EXPRESSION,  # what an inlined storage is read as
@@ -49,8 +49,11 @@ _READERS, _NEEDED, _NUMEL, _DTYPE, _BYTES, _BORN, _DIED, _DONATED, _RETURNED, _R
     _GONE,  # whether another took its memory over
     _PLACE,  # among those that the graph touches
     _READ_IN,  # the fused kernel that alone reads it; -2: several do
-) = range(16)
+    _DIVIDED,  # in how many parts like its latest view, where that is a part
+    _PARTS_READ,  # how many were read since the first
+) = range(18)
 _SEVERAL: Final = -2
+_ALL: Final = 1 << MOST_PARTS_SEEN  # the bit of a buffer that is read whole
 # Places of `limits`; the rest are those of `fusion_rounds_kernel`.
 _SHARED_READS, _SINGLE_READS, _INLINED_OPS, _MOST_REORDERED = range(4)
 _OF_ROUNDS: Final = 4
@@ -119,32 +122,53 @@ def _begin(first: int, end: int, columns: Columns, state: Int64) -> Int64:
 
 
 @inner
+def _add(
+    read: int, moved: int, bits: int, start: int, end: int, state: Int64, found: tuple[Int64, Int64, Int64]
+) -> int:
+    """Add a buffer to the expression from item `start` to `end`; returns its new end."""
+    items, displaced, parts = found
+    if state[_MARK, read] < start:
+        state[_MARK, read] = end
+        items[end], displaced[end], parts[end] = read, 0, 0
+        end += 1
+    displaced[state[_MARK, read]] |= moved
+    parts[state[_MARK, read]] |= bits
+    return end
+
+
+@inner
 def _join(
-    node: int, columns: Columns, state: Int64, spans: Int64, items: Int64, displaced: Int64, start: int
-) -> tuple[int, int]:
-    """Join what a node reads into one expression from item `start` on; returns its end and how much it computes."""
+    node: int, columns: Columns, state: Int64, spans: Int64, found: tuple[Int64, Int64, Int64], start: int
+) -> tuple[int, int, int]:
+    """Join what a node reads into one expression from item `start` on.
+
+    Returns its end, how much it computes, and how often it reads.
+    """
     offsets, ids = columns[2]
+    items, displaced, parts = found
     end, ops = start, columns[0][_OPS, node]
     for index in range(offsets[node], offsets[node + 1]):
         storage = ids[index]
         moved = 1 if state[_MOVED, storage] == 1 else 0
+        bit = _ALL
+        if state[_DIVIDED, storage] > 1:
+            state[_PARTS_READ, storage] += 1
+            bit = 1 << state[_PARTS_READ, storage] % state[_DIVIDED, storage]
         inner_value = state[_EXPRESSION, storage]
         if inner_value == _NONE:
-            if state[_MARK, storage] < start:
-                state[_MARK, storage] = end
-                items[end], displaced[end] = storage, 0
-                end += 1
-            displaced[state[_MARK, storage]] |= moved
+            end = _add(storage, moved, bit, start, end, state, found)
             continue
         ops += spans[2, inner_value]
         for item in range(spans[0, inner_value], spans[1, inner_value]):
-            read = items[item]
-            if state[_MARK, read] < start:
-                state[_MARK, read] = end
-                items[end], displaced[end] = read, 0
-                end += 1
-            displaced[state[_MARK, read]] |= moved | displaced[item]
-    return end, ops
+            bits = bit if parts[item] == _ALL else parts[item]
+            end = _add(items[item], moved | displaced[item], bits, start, end, state, found)
+    reads = 0
+    for item in range(start, end):
+        bits = parts[item]
+        while bits:
+            bits &= bits - 1
+            reads += 1
+    return end, ops, reads
 
 
 @inner
@@ -184,9 +208,14 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
     """Return the kernels of a graph in the order of its nodes; what is inlined is never born."""
     nodes, (offsets, ids), (new_offsets, new_ids) = columns[0], columns[2], columns[3]
     # An inlined value reads no more than `_SINGLE_READS` buffers.
-    reads = offsets[end] - offsets[first]
-    most_items = max(limits[_SINGLE_READS], limits[_SHARED_READS], 1) * reads + 1
-    items, displaced = np.empty(most_items, np.int64), np.empty(most_items, np.int64)
+    most_reads = offsets[end] - offsets[first]
+    most_items = max(limits[_SINGLE_READS], limits[_SHARED_READS], 1) * most_reads + 1
+    items, displaced, parts = (
+        np.empty(most_items, np.int64),
+        np.empty(most_items, np.int64),
+        np.empty(most_items, np.int64),
+    )
+    found = items, displaced, parts
     spans = np.empty((3, end - first), np.int64)
     node_of = np.empty(end - first, np.int64)
     source, expression = np.empty_like(node_of), np.empty_like(node_of)
@@ -200,19 +229,19 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
                 expression[kernels] = state[_EXPRESSION, viewed]
                 state[_LATE, viewed] = state[_EXPRESSION, viewed] = _NONE
                 kernels += 1
-            state[_MOVED, ids[offsets[node]]] = nodes[_MOVES, node]
+            state[_MOVED, viewed] = nodes[_MOVES, node]
+            if nodes[_PARTS, node] > 1:
+                state[_DIVIDED, viewed] = nodes[_PARTS, node]
+            elif state[_DIVIDED, viewed] > 1:
+                state[_DIVIDED, viewed] = state[_PARTS_READ, viewed] = _NONE
             continue
-        stop, ops = _join(node, columns, state, spans, items, displaced, filled)
+        stop, ops, reads = _join(node, columns, state, spans, found, filled)
         spans[0, expressions], spans[1, expressions], spans[2, expressions] = filled, stop, ops
-        if (
-            nodes[_KIND, node] == _POINTWISE
-            and makes
-            and not _gets_buffer(node, end, columns, limits, stop - filled, ops)
-        ):
+        if nodes[_KIND, node] == _POINTWISE and makes and not _gets_buffer(node, end, columns, limits, reads, ops):
             for index in range(new_offsets[node], new_offsets[node + 1]):
                 state[_EXPRESSION, new_ids[index]] = expressions
                 born[new_ids[index]] = _NEVER
-        elif nodes[_KIND, node] == _POINTWISE and _is_late(node, end, columns, limits, stop - filled, ops):
+        elif nodes[_KIND, node] == _POINTWISE and _is_late(node, end, columns, limits, reads, ops):
             storage = new_ids[new_offsets[node]]
             state[_EXPRESSION, storage], state[_LATE, storage] = expressions, node
         else:
@@ -774,6 +803,7 @@ def fuse(
             graph.outer,
             graph.inner,
             graph.op_count,
+            graph.parts,
         ),
         np.int64,
     )
@@ -803,7 +833,7 @@ def _fuse_segments(
     limits: tuple[int, ...],
     most_looks: int,
 ) -> None:
-    state = np.full((16, columns[1].shape[1]), _NONE, np.int64)
+    state = np.full((18, columns[1].shape[1]), _NONE, np.int64)
     bounds = np.array(limits, np.int64)
     nothing = np.empty(0, np.int64)
     nobody = np.empty((0, 0), np.uint64)
@@ -837,7 +867,7 @@ def _fuse_segments(
 def warm_up() -> None:
     """Compile, or read from the cache: one node that makes a storage."""
     made, nothing = (np.array([0, 1]), np.array([0])), (np.array([0, 0]), np.zeros(0, np.int64))
-    columns = np.zeros((10, 1), np.int64), np.zeros((10, 1), np.int64), nothing, made, nothing
+    columns = np.zeros((11, 1), np.int64), np.zeros((10, 1), np.int64), nothing, made, nothing
     births, deaths, reuses, times = (np.zeros(1, np.int32) for _ in range(4))
     _fuse_segments(columns, [(0, 1)], (births, deaths, reuses, times), (1,) * 12, 1)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from peakcast.featurizer.fusion_graph import CompiledGraph
+from peakcast.featurizer.fusion_graph import MOST_PARTS_SEEN, CompiledGraph
 from peakcast.featurizer.op_kinds import OpKind
 
 # inductor's realize_reads_threshold: a value with several readers that would make each read more buffers than this
@@ -19,15 +19,27 @@ SINGLE_READS: Final = 8
 INLINED_OPS: Final = 30
 
 _NOTHING: Final[frozenset[int]] = frozenset()
+WHOLE: Final[Mapping[int, int]] = {}  # no buffer is read in parts
+# A buffer's own bit, where all of it is read.
+_ALL: Final = 1 << MOST_PARTS_SEEN
 
 
 @dataclass(slots=True)
 class Expression:
-    """A value as its reader sees it: the buffers it reads, those of them not in place, and how much it computes."""
+    """A value as its reader sees it: the buffers it reads, those of them not in place, and how much it computes.
+
+    `parts` are the parts that it reads, as bits, of a buffer of which it reads parts.
+    """
 
     reads: AbstractSet[int]
     displaced: AbstractSet[int]
     op_count: int
+    parts: Mapping[int, int]
+
+    @property
+    def read_count(self) -> int:
+        """How often it reads: each part of a buffer is a read of its own, as `num_reads` in ir.py has it."""
+        return len(self.reads) + sum(bits.bit_count() - 1 for bits in self.parts.values())
 
 
 @dataclass(slots=True)
@@ -50,6 +62,7 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
     """Return the kernels of one compiled graph in order, and the storages that are never written."""
     inlined: dict[int, Expression] = {}
     moved: set[int] = set()  # storages whose latest view moves elements
+    divided: dict[int, tuple[int, int]] = {}  # by storage whose latest view is a part: of how many, and reads so far
     late: dict[int, Kernel] = {}  # by storage that is written where its view is returned
     kernels: list[Kernel] = []
     for node in range(first, end):
@@ -60,8 +73,12 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
                 kernels.append(late.pop(viewed))
                 del inlined[viewed]
             (moved.add if graph.moves[node] else moved.discard)(viewed)
+            if graph.parts[node] > 1:
+                divided[viewed] = graph.parts[node], divided.get(viewed, (0, 0))[1]
+            elif viewed in divided:
+                del divided[viewed]
             continue
-        expression = _read(graph.inputs[node], inlined, moved, graph.op_count[node])
+        expression = _read(graph.inputs[node], inlined, moved, divided, graph.op_count[node])
         kind = graph.kinds[node]
         kernel = Kernel(
             node,
@@ -86,19 +103,28 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
     return kernels, list(inlined)
 
 
-def _read(storages: Sequence[int], inlined: dict[int, Expression], moved: set[int], op_count: int) -> Expression:
+def _read(
+    storages: Sequence[int],
+    inlined: dict[int, Expression],
+    moved: set[int],
+    divided: dict[int, tuple[int, int]],
+    op_count: int,
+) -> Expression:
     """Join what a node reads into one expression. Sets are shared and never changed: most nodes read one value."""
-    if len(storages) == 1:
+    if len(storages) == 1 and storages[0] not in divided:
         (storage,) = storages
         inner = inlined.get(storage)
         if inner is None:
             alone = {storage}
-            return Expression(alone, alone if storage in moved else _NOTHING, op_count)
-        return Expression(inner.reads, inner.reads if storage in moved else inner.displaced, inner.op_count + op_count)
+            return Expression(alone, alone if storage in moved else _NOTHING, op_count, WHOLE)
+        displaced_there = inner.reads if storage in moved else inner.displaced
+        return Expression(inner.reads, displaced_there, inner.op_count + op_count, inner.parts)
     reads: set[int] = set()
     displaced: set[int] = set()
+    parted = False
     for storage in storages:
         inner = inlined.get(storage)
+        parted = parted or storage in divided or (inner is not None and bool(inner.parts))
         if inner is None:
             reads.add(storage)
             if storage in moved:
@@ -107,7 +133,28 @@ def _read(storages: Sequence[int], inlined: dict[int, Expression], moved: set[in
             reads |= inner.reads
             displaced |= inner.reads if storage in moved else inner.displaced
             op_count += inner.op_count
-    return Expression(reads, displaced, op_count)
+    return Expression(reads, displaced, op_count, _parts(storages, inlined, divided) if parted else WHOLE)
+
+
+def _parts(
+    storages: Sequence[int], inlined: dict[int, Expression], divided: dict[int, tuple[int, int]]
+) -> Mapping[int, int]:
+    """Return the parts that a node reads of each buffer.
+
+    A trace does not tell which part a view is: each reader is taken to read the next one, round and round.
+    """
+    parts: dict[int, int] = {}
+    for storage in storages:
+        inner = inlined.get(storage)
+        bit = _ALL
+        if storage in divided:
+            count, seen = divided[storage]
+            divided[storage] = count, seen + 1
+            bit = 1 << seen % count
+        for read in (storage,) if inner is None else inner.reads:
+            bits = _ALL if inner is None else inner.parts.get(read, _ALL)
+            parts[read] = parts.get(read, 0) | (bit if bits == _ALL else bits)
+    return parts
 
 
 def leaves(graph: CompiledGraph, storage: int, end: int, returned: set[int]) -> bool:
@@ -127,7 +174,7 @@ def _gets_buffer(graph: CompiledGraph, node: int, end: int, returned: set[int], 
 
 def _is_much(expression: Expression, readers: int) -> bool:
     most_reads = SHARED_READS if readers > 1 else SINGLE_READS
-    return len(expression.reads) > most_reads or expression.op_count > INLINED_OPS
+    return expression.read_count > most_reads or expression.op_count > INLINED_OPS
 
 
 def _is_late(graph: CompiledGraph, node: int, end: int, expression: Expression) -> bool:

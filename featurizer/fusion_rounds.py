@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from peakcast.featurizer.fusion_graph import CompiledGraph, Loop
-from peakcast.featurizer.fusion_lowering import Expression, Kernel, leaves
+from peakcast.featurizer.fusion_lowering import WHOLE, Expression, Kernel, leaves
 from peakcast.featurizer.op_kinds import OpKind
 
 # inductor's are_long_distant_nodes: kernels that only read one buffer are not fused from further apart than this.
@@ -364,4 +364,4 @@ def _joined(graph: CompiledGraph, kernel: Kernel, reader: Expression) -> Express
     displaced = {read for read in own.reads - reader.reads if (graph.bytes[read], graph.dtype[read]) != alike}
     moves = kernel.kind is OpKind.WINDOW or storage in reader.displaced
     displaced |= (reader.displaced - {storage}) | (own.reads if moves else own.displaced)
-    return Expression((reader.reads - {storage}) | own.reads, displaced, reader.op_count)
+    return Expression((reader.reads - {storage}) | own.reads, displaced, reader.op_count, WHOLE)

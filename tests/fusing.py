@@ -17,10 +17,10 @@ UNKNOWN = "mylib.scan.default"
 EAGER = -1
 
 
-def fused(sketch: Sketch, region: int | Sequence[int] = 0, *, flags: Collection[int] = ()) -> Lifetimes:
+def fused(sketch: Sketch, region: int | Sequence[int] = 0, *, flags: Collection[int] = (), parts: int = 1) -> Lifetimes:
     """Return the lifetimes of a sketch whose nodes are all in one region, or each in its own of `region`.
 
-    Tensors are of float32, those of `flags` of bytes.
+    Tensors are of float32, those of `flags` of bytes. `parts` are as many as views cut a tensor into.
     """
     trace = sketch.trace()
     trace.region[:] = region
@@ -28,6 +28,8 @@ def fused(sketch: Sketch, region: int | Sequence[int] = 0, *, flags: Collection[
         made = [storage for storage in trace.outputs.row(node).tolist() if trace.storages.born[storage] == node]
         if made:
             trace.numel[node] = trace.storages.bytes[made[0]] // (1 if made[0] in flags else 4)
+        elif len(trace.outputs.row(node)):
+            trace.numel[node] = trace.storages.bytes[trace.outputs.row(node)[0]] // 4 // parts
     return fused_lifetimes(trace, tuple(sketch.ops))
 
 

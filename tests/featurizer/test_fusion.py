@@ -131,6 +131,23 @@ class TestWhichValuesGetABuffer:
         assert [is_inlined(lifetimes, value) for value in chain] == [True] * 30 + [False] + [True] * 9
         assert span(lifetimes, chain[30]) == (30, 40)
 
+    @pytest.mark.parametrize(("parts", "inlined"), [(1, True), (2, True), (4, False)])
+    def test_each_part_of_a_buffer_is_a_read_of_its_own(self, parts: int, *, inlined: bool) -> None:
+        """The gates of an LSTM are parts of one product: three of them and two more buffers are five reads, not three.
+
+        Of two parts the third reader reads the first again: four reads.
+        """
+        sketch = Sketch()
+        x, y, z = (sketch.start(8 * MIB, INPUT) for _ in range(3))
+        (product,) = sketch.node(MM, 8 * MIB * parts, reads=[x])
+        sketch.node("aten.split.Tensor", reads=[product], writes=[product])
+        gates = [sketch.node(EXP, 8 * MIB, reads=[product])[0] for _ in range(3)]
+        (state,) = sketch.node(ADD, 8 * MIB, reads=[*gates, y, z], dies=gates)
+        sketch.node(SUM, 512, role=OUTPUT, reads=[state])
+        sketch.node(SUM, 512, role=OUTPUT, reads=[state], dies=[product, state])
+        sketch.node(MM, 512, reads=[x])
+        assert is_inlined(fused(sketch, parts=parts), state) is inlined
+
     @pytest.mark.parametrize("op", [SUM, VAR_MEAN, PUT])
     def test_reductions_and_scatters_write(self, op: str) -> None:
         """Their results are buffers even where the only reader is pointwise."""
