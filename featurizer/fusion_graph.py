@@ -79,6 +79,8 @@ class GraphColumns:
     # How many nodes compute with a storage, and whether one needs it in memory. Views do neither.
     readers: Int64  # [S]
     is_needed_in_memory: Flags  # [S]
+    last_change: Int64  # [S] the last node that writes to it in place; -1: none does
+    is_awaited: Flags  # [S] the first node to compute with it needs it in memory, and nothing writes to it in place
     numel: Int64  # [S] elements of the first tensor in it, 0 where it was there before
     dtype: Int64  # [S] the type of the first tensor that its maker returns; -1 where it was there before
     bytes: Int64  # [S] rounded as the allocator rounds, so that equal means that one can take the other's place
@@ -146,6 +148,8 @@ class GraphColumns:
             changed=changed,
             readers=np.bincount(storage, minlength=count),
             is_needed_in_memory=_flags(needed, count),
+            is_awaited=_awaited(node, storage, needs_memory, count) & ~_flags(changed.ids, count),
+            last_change=_last_rows(changed, count),
             numel=numel,
             dtype=np.where(born >= 0, trace.dtype.astype(np.int64)[born] if len(trace) else 0, -1),
             bytes=size_bytes,
@@ -177,6 +181,8 @@ class CompiledGraph:
         self.inputs, self.new, self.changed = _rows(columns.inputs), _rows(columns.new), _rows(columns.changed)
         self.readers: list[int] = columns.readers.tolist()
         self.is_needed_in_memory: list[bool] = columns.is_needed_in_memory.tolist()
+        self.last_change: list[int] = columns.last_change.tolist()
+        self.is_awaited: list[bool] = columns.is_awaited.tolist()
         self.numel: list[int] = columns.numel.tolist()
         self.dtype: list[int] = columns.dtype.tolist()
         self.bytes: list[int] = columns.bytes.tolist()
@@ -236,6 +242,16 @@ def _views(trace: Trace) -> NDArray[np.bool_]:
     return views
 
 
+def _awaited(node: Int64, storage: Int64, needs_memory: Flags, count: int) -> Flags:
+    """Tell of which storages [S] the first reader needs them in memory. Nodes come in ascending order."""
+    first = np.full(count, len(node), np.int64)
+    np.minimum.at(first, storage, np.arange(len(node)))
+    is_read = first < len(node)
+    awaited = np.zeros(count, np.bool_)
+    awaited[is_read] = needs_memory[first[is_read]]
+    return awaited
+
+
 def _parts(trace: Trace, is_view: Flags, numel: Int64) -> Int64:
     """Return how many views like it make up the storage, for each node [N] that views a part of one."""
     parts = np.ones(len(trace), np.int64)
@@ -292,6 +308,12 @@ def _inlined_concatenations(
     has_shared = _flags(trace.inputs.rows()[is_shared[parts]], len(trace))
     inlined: Int64 = found[fits & ~has_shared[found]]
     return inlined
+
+
+def _last_rows(csr: Csr, count: int) -> Int64:
+    last = np.full(count, -1, np.int64)
+    np.maximum.at(last, csr.ids, csr.rows())
+    return last
 
 
 def _last_touches(trace: Trace) -> Int64:

@@ -29,9 +29,22 @@ _CONCAT: Final = 5
 
 # Rows of `nodes` [11, N].
 _KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER, _INNER, _OPS, _PARTS = range(11)
-# Rows of `storages` [10, S].
-_READERS, _NEEDED, _NUMEL, _DTYPE, _BYTES, _BORN, _DIED, _DONATED, _RETURNED, _RETURNED_VIEW = range(10)
-# Rows of `state` [18, S], which is good for one graph: `_GRAPH` says for which.
+# Rows of `storages` [12, S].
+(
+    _READERS,
+    _NEEDED,
+    _NUMEL,
+    _DTYPE,
+    _BYTES,
+    _BORN,
+    _DIED,
+    _DONATED,
+    _RETURNED,
+    _RETURNED_VIEW,
+    _LAST_CHANGE,
+    _IS_AWAITED,
+) = range(12)
+# Rows of `state` [20, S], which is good for one graph: `_GRAPH` says for which.
 (
     _GRAPH,
     _EXPRESSION,  # what an inlined storage is read as
@@ -51,7 +64,9 @@ _READERS, _NEEDED, _NUMEL, _DTYPE, _BYTES, _BORN, _DIED, _DONATED, _RETURNED, _R
     _READ_IN,  # the fused kernel that alone reads it; -2: several do
     _DIVIDED,  # in how many parts like its latest view, where that is a part
     _PARTS_READ,  # how many were read since the first
-) = range(18)
+    _AWAITED,  # the node that makes it, where it is written for the first library call that reads it
+    _AWAITED_AS,  # the expression of that node
+) = range(20)
 _SEVERAL: Final = -2
 _ALL: Final = 1 << MOST_PARTS_SEEN  # the bit of a buffer that is read whole
 # Places of `limits`; the rest are those of `fusion_rounds_kernel`.
@@ -193,6 +208,23 @@ def _gets_buffer(node: int, end: int, columns: Columns, limits: Int64, reads: in
 
 
 @inner
+def _is_awaited(node: int, end: int, columns: Columns, limits: Int64, reads: int, ops: int, items: Int64) -> bool:
+    nodes, storages, (offsets, ids) = columns[0], columns[1], columns[3]
+    if offsets[node + 1] - offsets[node] != 1:
+        return False
+    storage = ids[offsets[node]]
+    died = storages[_DIED, storage]
+    is_returned = storages[_RETURNED, storage] and died == end - 1
+    if not storages[_IS_AWAITED, storage] or not 0 <= died < end or is_returned:
+        return False
+    for read in items:
+        if storages[_LAST_CHANGE, read] >= node:
+            return False
+    most_reads = limits[_SHARED_READS] if storages[_READERS, storage] > 1 else limits[_SINGLE_READS]
+    return not (nodes[_IS_WRITTEN, node] or reads > most_reads or ops > limits[_INLINED_OPS])
+
+
+@inner
 def _is_late(node: int, end: int, columns: Columns, limits: Int64, reads: int, ops: int) -> bool:
     nodes, storages, (offsets, ids) = columns[0], columns[1], columns[3]
     if offsets[node + 1] - offsets[node] != 1:
@@ -235,6 +267,13 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
             elif state[_DIVIDED, viewed] > 1:
                 state[_DIVIDED, viewed] = state[_PARTS_READ, viewed] = _NONE
             continue
+        for index in range(offsets[node], offsets[node + 1]):
+            read = ids[index]
+            if state[_AWAITED, read] != _NONE:
+                node_of[kernels] = source[kernels] = state[_AWAITED, read]
+                expression[kernels] = state[_AWAITED_AS, read]
+                state[_AWAITED, read] = _NONE
+                kernels += 1
         stop, ops, reads = _join(node, columns, state, spans, found, filled)
         spans[0, expressions], spans[1, expressions], spans[2, expressions] = filled, stop, ops
         if nodes[_KIND, node] == _POINTWISE and makes and not _gets_buffer(node, end, columns, limits, reads, ops):
@@ -244,11 +283,22 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
         elif nodes[_KIND, node] == _POINTWISE and _is_late(node, end, columns, limits, reads, ops):
             storage = new_ids[new_offsets[node]]
             state[_EXPRESSION, storage], state[_LATE, storage] = expressions, node
+        elif nodes[_KIND, node] == _POINTWISE and _is_awaited(
+            node, end, columns, limits, reads, ops, items[filled:stop]
+        ):
+            storage = new_ids[new_offsets[node]]
+            state[_AWAITED, storage], state[_AWAITED_AS, storage] = node, expressions
         else:
             node_of[kernels], source[kernels], expression[kernels] = node, node, expressions
             kernels += 1
         expressions += 1
         filled = stop
+    for node in range(first, end):  # what a trace from a stranger awaits in vain
+        if new_offsets[node + 1] - new_offsets[node] == 1:
+            storage = new_ids[new_offsets[node]]
+            if state[_AWAITED, storage] == node:
+                node_of[kernels], source[kernels], expression[kernels] = node, node, state[_AWAITED_AS, storage]
+                kernels += 1
     return (
         node_of[:kernels].copy(),
         source[:kernels].copy(),
@@ -819,6 +869,8 @@ def fuse(
             graph.is_donated,
             graph.is_returned,
             graph.returned_view,
+            graph.last_change,
+            graph.is_awaited,
         ),
         np.int64,
     )
@@ -833,7 +885,7 @@ def _fuse_segments(
     limits: tuple[int, ...],
     most_looks: int,
 ) -> None:
-    state = np.full((18, columns[1].shape[1]), _NONE, np.int64)
+    state = np.full((20, columns[1].shape[1]), _NONE, np.int64)
     bounds = np.array(limits, np.int64)
     nothing = np.empty(0, np.int64)
     nobody = np.empty((0, 0), np.uint64)
@@ -867,7 +919,7 @@ def _fuse_segments(
 def warm_up() -> None:
     """Compile, or read from the cache: one node that makes a storage."""
     made, nothing = (np.array([0, 1]), np.array([0])), (np.array([0, 0]), np.zeros(0, np.int64))
-    columns = np.zeros((11, 1), np.int64), np.zeros((10, 1), np.int64), nothing, made, nothing
+    columns = np.zeros((11, 1), np.int64), np.zeros((12, 1), np.int64), nothing, made, nothing
     births, deaths, reuses, times = (np.zeros(1, np.int32) for _ in range(4))
     _fuse_segments(columns, [(0, 1)], (births, deaths, reuses, times), (1,) * 12, 1)
 

@@ -64,6 +64,7 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
     moved: set[int] = set()  # storages whose latest view moves elements
     divided: dict[int, tuple[int, int]] = {}  # by storage whose latest view is a part: of how many, and reads so far
     late: dict[int, Kernel] = {}  # by storage that is written where its view is returned
+    awaited: dict[int, Kernel] = {}  # by storage that is written where the first library call reads it
     kernels: list[Kernel] = []
     for node in range(first, end):
         writes = graph.new[node]
@@ -78,6 +79,7 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
             elif viewed in divided:
                 del divided[viewed]
             continue
+        kernels += [awaited.pop(storage) for storage in graph.inputs[node] if storage in awaited]
         expression = _read(graph.inputs[node], inlined, moved, divided, graph.op_count[node])
         kind = graph.kinds[node]
         kernel = Kernel(
@@ -98,9 +100,11 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
             kernel.node = graph.returned_view[storage]
             late[storage] = kernel
             inlined[storage] = expression
+        elif kind is OpKind.POINTWISE and _is_awaited(graph, node, end, returned, expression):
+            awaited[writes[0]] = kernel
         else:
             kernels.append(kernel)
-    return kernels, list(inlined)
+    return [*kernels, *awaited.values()], list(inlined)
 
 
 def _read(
@@ -175,6 +179,20 @@ def _gets_buffer(graph: CompiledGraph, node: int, end: int, returned: set[int], 
 def _is_much(expression: Expression, readers: int) -> bool:
     most_reads = SHARED_READS if readers > 1 else SINGLE_READS
     return expression.read_count > most_reads or expression.op_count > INLINED_OPS
+
+
+def _is_awaited(graph: CompiledGraph, node: int, end: int, returned: set[int], expression: Expression) -> bool:
+    """Tell whether a value is written for library calls alone: inductor does so where it lowers the first of them."""
+    writes = graph.new[node]
+    return (
+        len(writes) == 1
+        and graph.is_awaited[writes[0]]
+        and 0 <= graph.died[writes[0]] < end
+        and writes[0] not in returned
+        and not graph.is_written[node]
+        and not _is_much(expression, graph.readers[writes[0]])
+        and all(graph.last_change[read] < node for read in expression.reads)
+    )
 
 
 def _is_late(graph: CompiledGraph, node: int, end: int, expression: Expression) -> bool:

@@ -23,6 +23,8 @@ from fusing import (
 )
 from handmade import MIB, Sketch
 
+from peakcast.featurizer.fusion_graph import CompiledGraph, GraphColumns
+from peakcast.featurizer.fusion_lowering import lower
 from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes, step_events
 from peakcast.featurizer.vocabulary import BACKWARD, GRADIENT, INPUT, LOSS, OUTPUT, PARAMETER, SAVED
 
@@ -300,3 +302,20 @@ class TestReaders:
         for op in (MM, SUM):
             sketch, partial, _ = self.branches(op=op)
             assert span(fused(sketch), partial)[0] == 9
+
+
+@pytest.mark.parametrize(("first_reader", "order"), [(MM, [1, 2, 0, 3]), (ADD, [0, 1, 2, 3])])
+def test_a_value_for_a_library_call_is_written_where_that_is_lowered(first_reader: str, order: list[int]) -> None:
+    """Zeros that only a library call reads are made right before it; where a pointwise node does before, at once."""
+    sketch = Sketch()
+    x = sketch.start(8 * MIB, INPUT)
+    (zeros,) = sketch.node("aten.full.default", 8 * MIB)
+    (large,) = sketch.node(MM, 32 * MIB, reads=[x])
+    reads = [large] if first_reader == MM else [large, zeros]
+    (product,) = sketch.node(first_reader, 8 * MIB, reads=reads, dies=[large])
+    sketch.node(UNKNOWN, 8 * MIB, role=OUTPUT, reads=[zeros, product], dies=[zeros, product])
+    trace = sketch.trace()
+    trace.region[:] = 0
+    graph = CompiledGraph(GraphColumns.of(trace, tuple(sketch.ops)))
+    kernels, _ = lower(graph, 0, 4, graph.returned_and_dropped(4))
+    assert [kernel.source for kernel in kernels] == order
