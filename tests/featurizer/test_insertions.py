@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 from fusing import EXP, MM, PERMUTE, VIEW
 from handmade import MIB, Sketch
+from hypothesis import given, settings
+from strategies import graph_specs
 
 from peakcast.featurizer.fusion import fused_lifetimes
 from peakcast.featurizer.insertions import with_insertions
@@ -143,3 +145,19 @@ def test_a_prediction_names_the_nodes_of_the_trace() -> None:
     assert prior.peak_node == 8  # the copies are made there: 24 + 24 MiB
     assert prior.steady_allocated_bytes == 32 * MIB + MIB + 48 * MIB
     assert np.array_equal(spec.traces["inductor"].op, sketch.trace().op)
+
+
+@given(graph_specs())
+@settings(max_examples=100)
+def test_traces_that_make_no_sense(spec: GraphSpec) -> None:
+    """Whatever a valid trace holds: each node comes from one of the trace, and all storages stay."""
+    names = (ATTENTION, CONVOLUTION, EXP, PERMUTE, SELECT)
+    ops = tuple(f"{names[index % len(names)]}{index or ''}" for index in range(len(spec.ops)))
+    for trace in spec.traces.values():
+        trace.region[:] = 0
+        found = with_insertions(replace(spec.with_ops(), ops=ops), trace)
+        if found is not None:
+            named, inserted, origin = found
+            assert len(origin) == len(inserted) > len(trace)
+            assert len(inserted.storages) - len(trace.storages) == len(inserted) - len(trace)
+            fused_lifetimes(inserted, named.ops)
