@@ -283,7 +283,8 @@ def _inlined_concatenations(
 ) -> Int64:
     """Return the concatenations that are computed in what reads them: only pointwise nodes do, and they have few parts.
 
-    Not where a part is computed for another reader as well: that one, and the concatenation, are written. Follows
+    Not where a part is computed for another reader as well: that one, and the concatenation, are written. Nor in a
+    backward, where measured and replayed peaks show them written, which the source does not explain. Follows
     `fuse_pointwise_use` of `cat` in torch/_inductor/lowering.py. `reads` are the nodes that compute with a storage, and
     that storage.
     """
@@ -306,6 +307,7 @@ def _inlined_concatenations(
     is_shared = _flags(storage[is_pointwise], count) | (is_computed & (users > 1))
     is_shared[trace.inputs.ids[is_view[trace.inputs.rows()]]] = False  # a view is a node of its own
     has_shared = _flags(trace.inputs.rows()[is_shared[parts]], len(trace))
+    fits &= trace.phase[found] != BACKWARD
     inlined: Int64 = found[fits & ~has_shared[found]]
     return inlined
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fusing import ADD, CAT, EXP, MM, SUM, VIEW, fused, is_inlined, span
 from handmade import MIB, Sketch
 
-from peakcast.featurizer.vocabulary import INPUT, OUTPUT
+from peakcast.featurizer.vocabulary import BACKWARD, FORWARD, INPUT, OUTPUT
 
 ONLINE = "prims.prepare_softmax_online.default"
 MAX_POOL = "prims._low_memory_max_pool_with_offsets.default"
@@ -92,8 +92,13 @@ def test_what_nothing_reads_of_several_results_is_never_written() -> None:
 
 
 def test_a_concatenation_that_pointwise_nodes_read_is_computed_there() -> None:
-    """Not one that a product reads, nor where a part is computed for something else as well."""
-    for reader, is_shared, is_written in ((EXP, False, False), (MM, False, True), (EXP, True, True)):
+    """Not one that a product reads, nor where a part is computed for something else as well, nor in a backward."""
+    for reader, phase, is_shared, is_written in (
+        (EXP, FORWARD, False, False),
+        (MM, FORWARD, False, True),
+        (EXP, FORWARD, True, True),
+        (EXP, BACKWARD, False, True),
+    ):
         sketch = Sketch()
         x, other = sketch.start(8 * MIB, INPUT), sketch.start(8 * MIB, INPUT)
         (part,) = sketch.node(EXP, 8 * MIB, reads=[x])
@@ -102,5 +107,6 @@ def test_a_concatenation_that_pointwise_nodes_read_is_computed_there() -> None:
             sketch.node(SUM, 512, role=OUTPUT, reads=[part], dies=[part])
         sketch.node(reader, 16 * MIB, role=OUTPUT, reads=[joined])
         sketch.node(MM, 512, reads=[x])
+        sketch.nodes = [(op, phase, device, reads, writes) for op, _, device, reads, writes in sketch.nodes]
         sketch.storages[joined][4] = len(sketch.nodes) - 2
         assert is_inlined(fused(sketch), joined) is not is_written
