@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from peakcast.featurizer.convolution import parse_geometry
+from peakcast.featurizer.convolution_geometry import parse_geometry
 from peakcast.featurizer.fusion_lowering import SHARED_READS
 from peakcast.featurizer.op_kinds import OpKind, op_kind, stem
 from peakcast.featurizer.trace import Csr, Int32, Int64, Storages, Trace
