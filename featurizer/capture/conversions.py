@@ -1,4 +1,4 @@
-"""`.cuda()`, `.to("cuda")`, `.half()` in code that builds a model, where there is no card to put it on."""
+"""`.cuda()`, `.half()`, `.pin_memory()` in code that builds a model, where there is no card to put it on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
@@ -54,6 +55,16 @@ def _take_data(held: Any, fn: Callable[[Any], Any]) -> None:
         return
     held.data = converted
     held.fake_device = converted.fake_device
+
+
+def let_fake_tensors_be_pinned() -> None:
+    """Answer `pin_memory()` by another tensor on the host, for good: torch has no answer for a fake one."""
+    fake_impls.op_implementations_dict[torch.ops.aten._pin_memory.default] = _pinned
+
+
+def _pinned(mode: Any, func: Any, tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    with mode:
+        return torch.empty_like(tensor)
 
 
 class CudaMeansCpu(TorchFunctionMode):

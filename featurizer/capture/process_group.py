@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._dynamo import convert_frame
-from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import device_mesh
 from torch.distributed.fsdp import FSDPModule
@@ -56,13 +55,6 @@ def join(world_size: int) -> None:
     _build_meshes_for_real()
     _reduce_without_peers()
     _split_graphs_outside_of_modes()
-    # Offloaded shards are pinned; a fake tensor can be neither pinned nor asked.
-    fake_impls.op_implementations_dict[torch.ops.aten._pin_memory.default] = _pinned
-
-
-def _pinned(mode: Any, func: Any, tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-    with mode:
-        return torch.empty_like(tensor)
 
 
 def refuse_to_join() -> None:

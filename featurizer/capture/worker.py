@@ -118,9 +118,11 @@ def prepare_host(*, allow_cpu: bool, world_size: int | None = None) -> str:
     traced_on = _prepare_host(allow_cpu=allow_cpu)
     import torch
 
+    from peakcast.featurizer.capture.conversions import let_fake_tensors_be_pinned
     from peakcast.featurizer.capture.torchvision_ops import define_missing_operators
 
     define_missing_operators()
+    let_fake_tensors_be_pinned()
     torch.set_num_threads(1)
     if torch.distributed.is_available():
         from peakcast.featurizer.capture import process_group
