@@ -99,6 +99,8 @@ class Facts:
     replayed: bool = False  # the trace is the compiler's own code: nothing was learned of such, nor needs to be
     card: str = ""  # the card's model in one spelling, `H200`
     is_a_rank: bool = False  # the trace is of one of `world_size` ranks, with what it allocates for the others
+    compiles_itself: bool = False  # the plan compiles nothing, and the step calls torch.compile
+    own_cuda_graphs: bool = False  # the step asks for CUDA graphs by itself
 
 
 def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: DeviceSpec) -> Facts:
@@ -136,6 +138,8 @@ def facts_of(spec: GraphSpec, plan: str, prior: Prior, run: RunSpec, device: Dev
         replayed=trace.replayed,
         card=card_name(device.name),
         is_a_rank=captured.get("world_size") == str(run.world_size),
+        compiles_itself=not is_compiled(prior.trace_plan) and bool((trace.region >= 0).any()),
+        own_cuda_graphs="own_cuda_graphs" in captured,
     )
 
 
@@ -282,6 +286,8 @@ class Coverage:
             found.append(f"the step branches on {values} guessed: it may run more than was traced")
         if is_foreign(facts.card) and facts.card not in self.cards:
             found.append(f"device {facts.card} does not run CUDA: none of its kind was measured")
+        if facts.own_cuda_graphs:
+            found.append("the step records CUDA graphs by itself, and their pools are not simulated")
         foreign = sorted(dtype for dtype in facts.dtypes if dtype not in DTYPE_BYTES)
         if foreign:
             found.append(f"dtype of unknown size: {', '.join(foreign)}")
@@ -322,6 +328,8 @@ class Coverage:
             found.append(f"{facts.world_size} ranks were not measured (only {self.world_sizes})")
         if facts.accumulates not in self.accumulates:
             found.append("gradient accumulation was not measured")
+        if facts.compiles_itself:
+            found.append(f"the step compiles parts by itself, which was not measured under plan {facts.plan_kind}")
         if facts.traced_on == "cpu":
             found.append("traced as the CPU runs it, not as CUDA does")
         return found + self._stretched_range(facts)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch import fx
 from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as inductor
 from torch._inductor.graph import GraphLowering
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from peakcast.featurizer.capture.tape import MACHINERY, Tape
 
@@ -48,11 +51,12 @@ class DryRun:
 
     def _runner(self, graph: fx.GraphModule, key: Any, *, is_backward: bool) -> Callable[[list[Any]], Any]:
         def run(args: list[Any]) -> Any:
-            if self.tape is None:
-                return fx.Interpreter(graph).boxed_run(args)
-            self.tape.region_is_channels_last = self._channels_last.get(key, False)
-            with self.tape.inside_region(self._region(key, is_backward=is_backward)):
-                return _LineInterpreter(graph, self.tape).boxed_run(args)
+            with _unwatched():
+                if self.tape is None:
+                    return fx.Interpreter(graph).boxed_run(args)
+                self.tape.region_is_channels_last = self._channels_last.get(key, False)
+                with self.tape.inside_region(self._region(key, is_backward=is_backward)):
+                    return _LineInterpreter(graph, self.tape).boxed_run(args)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
@@ -65,6 +69,20 @@ class DryRun:
         calls.append(self._regions)
         self._regions += 1
         return self._regions - 1
+
+
+@contextlib.contextmanager
+def _unwatched() -> Iterator[None]:
+    """Hide the nodes from modes that are not ours, such as selective checkpointing's: kernels are no operators."""
+    modes = _get_current_dispatch_mode_stack()
+    ours = [mode for mode in modes if isinstance(mode, FakeTensorMode | Tape)]
+    if len(ours) == len(modes):
+        yield
+        return
+    with _disable_current_modes(), contextlib.ExitStack() as stack:
+        for mode in ours:
+            stack.enter_context(mode)
+        yield
 
 
 class _LineInterpreter(fx.Interpreter):

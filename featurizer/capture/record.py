@@ -19,6 +19,7 @@ from peakcast.featurizer.capture.build_trace import Tables, build_trace
 from peakcast.featurizer.capture.dry_run import DryRun
 from peakcast.featurizer.capture.fake_step import not_looking_like_tracing, whole_steps_on_fake_tensors
 from peakcast.featurizer.capture.limits import one_message
+from peakcast.featurizer.capture.own_compiles import OwnCompiles
 from peakcast.featurizer.capture.plain_linear import bias_added_in_place
 from peakcast.featurizer.capture.plans import install
 from peakcast.featurizer.capture.process_group import one_bucket_a_block
@@ -63,9 +64,11 @@ def record(
         for plan in plans:
             if progress is not None:
                 progress(plan)
-            parsed, compiler = parse_plan(plan), backend()
+            parsed = parse_plan(plan)
+            # What a step under an eager plan compiles by itself is part of a trace that is not replayed.
+            compiler = backend() if parsed.compiled else DryRun()
             # A compiler keeps fake tensors of its own: after one, what a step left behind cannot be told from those.
-            has_compiled |= parsed.compiled
+            has_compiled |= parsed.compiled or facts.own_compiles.any
             leaves = None if has_compiled else mode
             try:
                 recording = _record_step(workload, plan, others, facts, device, compiler, leaves=leaves)
@@ -128,6 +131,7 @@ def _record_step(
                 stack.enter_context(one_bucket_a_block())
         elif parse_plan(plan).name != "eager":
             raise ValueError(f"plan {plan!r} needs Workload(model=...): there is nothing to install it on")
+        stack.enter_context(facts.own_compiles.through(backend))
         stack.enter_context(_watched(workload, clock, facts))
         if not parse_plan(plan).compiled:
             stack.enter_context(device)  # not under Dynamo: it would break graphs at the mode
@@ -139,7 +143,7 @@ def _record_step(
             gc.collect()
             tape = backend.tape = Tape(clock)
             hold_statics(tape, workload, others)
-            if leaves is not None:
+            if leaves is not None and not facts.own_compiles.any:
                 tape.hold((left() for left in other_fake_tensors(leaves)), None)
             clock.at_optimizer = functools.partial(_mark_gradients, tape, workload)
             known = _compiled_graphs()
@@ -205,11 +209,12 @@ def _watched(workload: Workload, clock: StepClock, facts: RunFacts) -> Iterator[
 
 
 class RunFacts:
-    """What the run looks like from inside: task, optimizer, its implementation, autocast."""
+    """What the run looks like from inside: task, optimizer, its implementation, autocast, compiles."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._autocast: torch.dtype | None = workload.autocast
+        self.own_compiles = OwnCompiles()
 
     def note_autocast(self) -> None:
         """Remember the autocast that the step itself enters."""
@@ -225,6 +230,8 @@ class RunFacts:
             facts["implementation"] = _implementation(optimizer)
         if self._autocast is not None:
             facts["autocast"] = str(self._autocast).removeprefix("torch.")
+        if self.own_compiles.cuda_graphs:
+            facts["own_cuda_graphs"] = "1"
         return facts
 
 

@@ -44,6 +44,7 @@ def test_what_was_measured_is_in_distribution(coverage: Coverage) -> None:
         ({"task": "inference"}, "inference"),
         ({"accumulates": True}, "accumulation"),
         ({"allocator": "expandable_segments:True"}, "expandable"),
+        ({"compiles_itself": True}, "compiles parts by itself"),
     ],
 )
 def test_beyond_what_was_measured_is_extrapolating(coverage: Coverage, changed: dict[str, Any], doubt: str) -> None:
@@ -63,6 +64,7 @@ def test_beyond_what_was_measured_is_extrapolating(coverage: Coverage, changed: 
         ({"guessed_values": 3, "guessed_sizes": 1}, "branches on 3 values that were guessed"),
         ({"contradictions": ("the run says optimizer SGD",)}, "the run says optimizer SGD"),
         ({"world_size": 8}, "8 ranks"),
+        ({"own_cuda_graphs": True}, "CUDA graphs by itself"),
         ({"plan_kind": "inductor", "trace_plan": "eager", "derived": True}, "says little about it"),
         ({"plan_kind": "eager:checkpoint", "derived": True}, "was not measured"),
     ],
