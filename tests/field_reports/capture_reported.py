@@ -15,7 +15,7 @@ COMPILED = ("matrix_vector", "pointwise", "gelus", "cache_write", "branches", "q
 
 def main(folder: Path) -> None:
     """Capture each workload eager, and compiled where a report is about that."""
-    traced_on = prepare_host(allow_cpu=False)
+    traced_on = prepare_host(allow_cpu=False, world_size=1)  # for DDP; the others do not notice
     import reported_workloads
 
     for name, factory in list(vars(reported_workloads).items()):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from peakcast import Workload
 
@@ -274,3 +277,125 @@ def generate() -> Workload:
             cache = torch.cat([cache, x])
 
     return Workload(model=nn.Identity(), step=step)
+
+
+def pinned() -> Workload:
+    """9 MiB that are pinned on the host, where they take 16, and come to the card."""
+    x = torch.randn(1)
+    host = torch.empty(9 * MIB, device="cpu")
+
+    def step() -> None:
+        on_card = host.pin_memory().to(x.device, non_blocking=True)
+        on_card.sum()
+
+    return Workload(model=nn.Identity(), step=step)
+
+
+def _one_rank(*, view: bool | None) -> Workload:
+    """Train four weights of 4 MiB, wrapped in DDP unless `view` is None."""
+    model: nn.Module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)))
+    if view is not None:
+        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    return Workload(model, torch.randn(1, WIDTH), loss=torch.sum, optimizer=optimizer)
+
+
+def without_ddp() -> Workload:
+    """Return the model by itself."""
+    return _one_rank(view=None)
+
+
+def ddp_with_buckets() -> Workload:
+    """Return the model in DDP as it is by default."""
+    return _one_rank(view=False)
+
+
+def ddp_with_views() -> Workload:
+    """Return the model in DDP, its gradients views of the buckets."""
+    return _one_rank(view=True)
+
+
+CHECKPOINTED = functools.partial(checkpoint, use_reentrant=False)
+PRODUCTS_SAVED = functools.partial(
+    CHECKPOINTED, context_fn=functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+)
+
+
+def _chain(x: torch.Tensor) -> torch.Tensor:
+    return x.sin().exp().tanh().sigmoid()
+
+
+def _two_chains(block: Callable[[torch.Tensor], torch.Tensor]) -> Workload:
+    """Two blocks in a row over 8 MiB; nothing but the graph holds what they return."""
+    x = torch.randn(8 * MIB, requires_grad=True)
+
+    def step() -> None:
+        block(block(x)).sum().backward()
+        x.grad = None
+
+    return Workload(model=nn.Identity(), step=step)
+
+
+def chains_compiled() -> Workload:
+    """Return blocks that the step compiles, without checkpoints."""
+    return _two_chains(torch.compile(_chain))
+
+
+def chains_checkpoint_of_compiled() -> Workload:
+    """Return compiled blocks in checkpoints."""
+    return _two_chains(functools.partial(CHECKPOINTED, torch.compile(_chain)))
+
+
+def chains_compiled_checkpoint() -> Workload:
+    """Return checkpointed blocks, each compiled with its checkpoint."""
+    return _two_chains(torch.compile(functools.partial(CHECKPOINTED, _chain)))
+
+
+def _products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return ((x @ weight).sin() @ weight).tanh()
+
+
+def _two_products(block: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Workload:
+    """Two blocks of two products each over 16 MiB, with a weight of 4 MiB that has no gradient."""
+    x, weight = torch.randn(4096, WIDTH, requires_grad=True), torch.randn(WIDTH, WIDTH)
+
+    def step() -> None:
+        block(block(x, weight), weight).sum().backward()
+        x.grad = None
+
+    return Workload(model=nn.Identity(), step=step)
+
+
+def products_compiled() -> Workload:
+    """Return blocks that the step compiles, without checkpoints."""
+    return _two_products(torch.compile(_products))
+
+
+def products_checkpoint_of_compiled() -> Workload:
+    """Return compiled blocks in checkpoints."""
+    return _two_products(functools.partial(CHECKPOINTED, torch.compile(_products)))
+
+
+def products_compiled_checkpoint() -> Workload:
+    """Return checkpointed blocks, each compiled with its checkpoint."""
+    return _two_products(torch.compile(functools.partial(CHECKPOINTED, _products)))
+
+
+def products_selective() -> Workload:
+    """Return blocks in checkpoints that save products."""
+    return _two_products(functools.partial(PRODUCTS_SAVED, _products))
+
+
+def products_selective_of_compiled() -> Workload:
+    """Return compiled blocks in checkpoints that save products."""
+    return _two_products(functools.partial(PRODUCTS_SAVED, torch.compile(_products)))
+
+
+def products_compiled_selective() -> Workload:
+    """Return blocks compiled together with checkpoints that save products."""
+    return _two_products(torch.compile(functools.partial(PRODUCTS_SAVED, _products)))
+
+
+def compiled_with_cuda_graphs() -> Workload:
+    """Return blocks that the step compiles with CUDA graphs."""
+    return _two_chains(torch.compile(_chain, mode="reduce-overhead"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 
 import pytest
 from captured import Captured, Simulated
@@ -58,6 +59,12 @@ class TestEager:
         """One matrix of 4 MiB for embedding and head."""
         assert simulated("tied").parameters_bytes == 4 * MIB
 
+    def test_ddp_holds_a_second_copy_of_the_gradients(self, simulated: Simulated) -> None:
+        """Four gradients of 4 MiB once more, in buckets; as views, only the one being copied there (and 4 KiB rows)."""
+        alone, copied, views = (simulated(way) for way in ("without_ddp", "ddp_with_buckets", "ddp_with_views"))
+        assert copied.steady_allocated_bytes - alone.steady_allocated_bytes == 4 * 4 * MIB
+        assert views.steady_allocated_bytes - alone.steady_allocated_bytes == pytest.approx(4 * MIB, abs=16 * 1024)
+
     @pytest.mark.parametrize("name", ["adam", "cross_entropy", "gelus", "one_linear"])
     def test_the_parts_are_all_of_the_peak(self, simulated: Simulated, name: str) -> None:
         """Not model states alone: activations, temporaries, workspaces and rounding are named, and add up."""
@@ -110,6 +117,15 @@ class TestCompiled:
         """16 MiB of cache and some rows of 4 KiB: a functionalised write is put back in place."""
         assert simulated("cache_write", plan).steady_allocated_bytes == pytest.approx(16 * MIB, abs=32 * 1024)
 
+    def test_a_graph_that_travels_keeps_its_in_place_operators(self, reported: Captured) -> None:
+        """Sent as its own JSON, never as a pickled torch graph: the write is still one into the cache."""
+        spec = reported.spec("cache_write")
+        sent = pickle.loads(pickle.dumps(spec))  # noqa: S301  # our own bytes
+        assert sent.to_json() == spec.to_json()
+        written = [sent.ops[op] for op in sent.traces["eager"].op]
+        assert "aten.copy_.default" in written
+        assert (sent.lines, sent.traces["eager"].line.tolist()) == (spec.lines, spec.traces["eager"].line.tolist())
+
     @pytest.mark.parametrize("plan", ["eager", "inductor"])
     def test_a_condition_counts_as_its_larger_branch(self, simulated: Simulated, plan: str) -> None:
         """4 MiB outside and 12 in the larger branch; not 20 for both, and what lives outside is there."""
@@ -135,6 +151,11 @@ class TestBeyondTheReports:
     def test_offloaded_weights_take_one_weight(self, simulated: Simulated) -> None:
         """Three weights of 4 MiB on the host, one of which is on the card at a time; cuBLAS."""
         assert simulated("offloaded").steady_allocated_bytes == pytest.approx(4 * MIB + CUBLAS, abs=64 * 1024)
+
+    def test_pinned_memory_is_none_of_the_cards(self, simulated: Simulated, reported: Captured) -> None:
+        """9 MiB come to the card; the 9 on the host, and the 16 that pinning rounds them up to, do not count."""
+        assert simulated("pinned").steady_allocated_bytes == pytest.approx(9 * MIB, abs=2 * 1024)
+        assert "aten._pin_memory.default" in reported.ops("pinned")
 
     def test_a_growing_cache_holds_the_old_and_the_new_one(self, simulated: Simulated) -> None:
         """The third token: 12 MiB of old cache and 16 of new, and its keys of 4."""
