@@ -402,10 +402,11 @@ def _flags(ids: NDArray[np.integer], count: int) -> Flags:
 
 
 def _donated(trace: Trace) -> NDArray[np.bool_]:
-    """Tell which storages a compiled backward may overwrite: saved by a compiled forward, seen by nobody else."""
+    """Tell which storages a compiled backward may overwrite: saved by its own forward, seen by nobody else."""
     born = trace.storages.born
     if not len(trace):
         return np.zeros(len(born), np.bool_)
     donated: NDArray[np.bool_] = (born >= 0) & (trace.region[born] >= 0) & (trace.phase[born] != BACKWARD)
-    donated[trace.inputs.ids[trace.region[trace.inputs.rows()] < 0]] = False
+    read = trace.inputs.ids
+    donated[read[trace.region[trace.inputs.rows()] != trace.region[born[read]]]] = False
     return donated

@@ -48,15 +48,7 @@ def test_each_order_saves_its_own_tensors(simulated: Simulated, reported: Captur
         # The second result is gone, and made once more before its gradient comes.
         ("chains_checkpoint_of_compiled", 5),
         # What is computed again stays inside of the backward's kernel.
-        pytest.param(
-            "chains_compiled_checkpoint",
-            4,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="the simulation lets a backward overwrite what its forward was given by another compiled part; "
-                "torch donates only what the same part made",
-            ),
-        ),
+        ("chains_compiled_checkpoint", 4),
     ],
 )
 def test_recomputing_inside_of_the_compiled_backward_takes_less(simulated: Simulated, name: str, tensors: int) -> None:
