@@ -42,7 +42,8 @@ namespace native {
 constexpr int64_t kMath = 0, kFlash = 1, kEfficient = 2, kCudnn = 3;
 
 // What scaled_dot_product_attention picks on a Hopper card with torch 2.11: half precision goes to cuDNN, with a mask
-// or without; fp32 to the memory-efficient kernel; layouts that no fused kernel takes to the math composition.
+// or without; fp32, and a mask that learns, to the memory-efficient kernel; layouts that no fused kernel takes to the math
+// composition.
 static int64_t choose_attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& mask,
     double, bool, std::optional<double>, bool enable_gqa) {
@@ -53,7 +54,7 @@ static int64_t choose_attention(
   if (mask.has_value()) {
     if (!contiguous_rows(*mask)) return kMath;
     // Only the memory-efficient kernel returns a gradient for the mask.
-    if (mask->requires_grad()) return half || enable_gqa ? kMath : kEfficient;
+    if (mask->requires_grad()) return enable_gqa ? kMath : kEfficient;
   }
   const int64_t head_dim = size(query.sym_size(-1)), value_dim = size(value.sym_size(-1));
   if (half && head_dim % 8 == 0 && value_dim % 8 == 0 && head_dim <= 128) return kCudnn;
