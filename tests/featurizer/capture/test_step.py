@@ -176,3 +176,18 @@ def test_errors_say_what_to_do(captured: Captured) -> None:
     assert "[16, 32] X [64, 32]" in captured.error("fails")
     assert "Give the padded batch" in captured.error("packed")
     assert "needs Workload(model=...)" in captured.error("only_step")
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        ("fixed_bias", "_scaled_dot_product_cudnn_attention"),
+        ("learned_bias", "_scaled_dot_product_efficient_attention"),
+        ("turned_bias", "_safe_softmax"),
+    ],
+)
+def test_attention_in_half_precision_goes_where_its_bias_can_go(captured: Captured, name: str, kernel: str) -> None:
+    """As on an H200 with torch 2.11: cuDNN takes a bias, the memory-efficient kernel one that wants a gradient."""
+    found = {"cudnn_attention", "efficient_attention", "flash_attention", "_safe_softmax"}
+    kernels = {op for op in captured.ops(name) if any(part in op for part in found) and "backward" not in op}
+    assert kernels == {f"aten.{kernel}.default"}

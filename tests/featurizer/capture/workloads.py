@@ -458,6 +458,43 @@ def watchful() -> Workload:
     return _trained(Watchful(broken=False))
 
 
+class Biased(nn.Module):
+    """Attention over 16 tokens in bfloat16, two heads of 32, with a bias added to its scores."""
+
+    def __init__(self, *, learns: bool, turned: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Linear(WIDTH, WIDTH)
+        self.bias = nn.Parameter(torch.zeros(1, 2, 16, 16), requires_grad=learns)
+        self.turned = turned
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend."""
+        heads = self.weight(x).view(BATCH, 16, 2, 32).transpose(1, 2)
+        bias = self.bias.transpose(2, 3) if self.turned else self.bias
+        return functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=bias)
+
+
+def _biased(**options: bool) -> Workload:
+    model = Biased(**options).bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Workload(model, torch.randn(BATCH, 16, WIDTH, dtype=torch.bfloat16), loss=torch.sum, optimizer=optimizer)
+
+
+def fixed_bias() -> Workload:
+    """Attend with a bias that does not learn."""
+    return _biased(learns=False)
+
+
+def learned_bias() -> Workload:
+    """Attend with a bias that learns."""
+    return _biased(learns=True)
+
+
+def turned_bias() -> Workload:
+    """Attend with a bias whose rows do not lie one after another."""
+    return _biased(learns=True, turned=True)
+
+
 def only_step() -> Workload:
     """Give a step, but no model to put a plan on."""
     weight = torch.randn(WIDTH)
