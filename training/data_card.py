@@ -50,9 +50,10 @@ def data_card(records: Iterable[Record], corpus: Path) -> str:
         _table("By plan and task", ("plan", "task", "records", "bisected"), _by_plan(rows)),
         _table("By optimizer", ("optimizer", "implementation", "records"), _by_optimizer(rows)),
         _table("By architecture", ("architecture", "kind", "models", "records"), _by_architecture(rows)),
+        _replayed(store.read(corpus, store.REPLAYED_RECORDS)),
         _LIMITS,
     ]
-    return "\n".join(parts)
+    return "\n".join(part for part in parts if part)
 
 
 def _totals(rows: list[Record], corpus: Path) -> str:
@@ -72,6 +73,20 @@ def _totals(rows: list[Record], corpus: Path) -> str:
     if dates:
         lines.append(f"- measured from {dates[0]} to {dates[-1]}; seed records carry no date")
     return "\n".join(lines) + "\n"
+
+
+def _replayed(rows: list[store.Record]) -> str:
+    """Count the labels that were computed; nothing where there are none."""
+    if not rows:
+        return ""
+    named, architectures = sum(bool(row.get("graph_id")) for row in rows), {row["architecture"] for row in rows}
+    counts = _count(rows, lambda row: (row["plan"].split("=")[0], row["case"]["task"], row["versions"]["torch"]))
+    told = (
+        f"`replayed.jsonl.xz` holds {len(rows)} labels of {len(architectures)} architectures that were not measured: "
+        f"inductor's own plan, replayed.\n{named} name a graph, without which a fit leaves them out. They count in no accuracy.\n"
+    )
+    table = _table("Replayed labels", ("plan", "task", "torch", "labels"), counts)
+    return f"{table}\n{told}"
 
 
 def _count(rows: list[Record], name: Callable[[Record], tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -223,3 +223,18 @@ def test_the_data_card_counts_what_is_there(tmp_path: Path) -> None:
     assert "| inductor | training | 1 | 0 |" in text
     assert "| NVIDIA H200 | not recorded | 2.11.0+cu130 | 13.0 | measured | 3 |" in text
     assert "from 2026-01-02 to 2026-01-02" in text
+    assert "replayed" not in text
+
+
+def test_the_data_card_tells_computed_labels_from_measured_ones(tmp_path: Path) -> None:
+    """They are counted by themselves, with those that a fit can use."""
+    versions = {"torch": "2.11.0"}
+    label = {**record(plan="inductor:budget=0.3", graph_id="a"), "source": "replayed", "versions": versions}
+    corpus.write(
+        tmp_path, [label, {**record("nerf", 256), **label, "key": "other", "graph_id": None}], corpus.REPLAYED_RECORDS
+    )
+    text = data_card([record()], tmp_path)
+    assert "- 1 records of 1 architectures, 1 models" in text
+    assert "holds 2 labels of 1 architectures that were not measured" in text
+    assert "1 name a graph" in text
+    assert "| inductor:budget | training | 2.11.0 | 2 |" in text
