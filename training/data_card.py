@@ -83,7 +83,8 @@ def _replayed(rows: list[store.Record]) -> str:
     counts = _count(rows, lambda row: (row["plan"].split("=")[0], row["case"]["task"], row["versions"]["torch"]))
     told = (
         f"`replayed.jsonl.xz` holds {len(rows)} labels of {len(architectures)} architectures that were not measured: "
-        f"inductor's own plan, replayed.\n{named} name a graph, without which a fit leaves them out. They count in no accuracy.\n"
+        f"inductor's own plan, replayed.\n{named} name a graph, without which a fit leaves them out. They count in no "
+        "accuracy.\n"
     )
     table = _table("Replayed labels", ("plan", "task", "torch", "labels"), counts)
     return f"{table}\n{told}"
