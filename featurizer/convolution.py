@@ -180,8 +180,8 @@ def _writes_itself(geometry: Geometry, sizes: Sizes, element_bytes: int) -> bool
     if dimensions > _LAID_OUT_DIMENSIONS:
         is_few = geometry.products < _FEW_VOLUME_PRODUCTS or prod(geometry.kernel) >= _LARGE_VOLUME
         return not geometry.is_strided and is_few
-    rows = geometry.channels_out * max(geometry.images(sizes.image, element_bytes), 1)
-    is_whole = sizes.result // rows % _VECTOR_BYTES == 0
+    images = geometry.images(sizes.image, element_bytes)
+    is_whole = images > 0 and sizes.result // (geometry.channels_out * images) % _VECTOR_BYTES == 0
     return dimensions < _LAID_OUT_DIMENSIONS and is_whole and geometry.products < _FEW_SEQUENCE_PRODUCTS
 
 

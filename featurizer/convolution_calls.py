@@ -11,7 +11,7 @@ from peakcast.featurizer.convolution import backward_scratch_bytes, forward_scra
 from peakcast.featurizer.convolution_geometry import parse_geometry
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU
-from peakcast.featurizer.workspace import Generation, op_name
+from peakcast.featurizer.workspace import MOST_SCRATCH_BYTES, Generation, op_name
 
 if TYPE_CHECKING:
     from peakcast.featurizer.spec import GraphSpec
@@ -34,7 +34,7 @@ class ConvolutionScratch:
     def add(self, node: int, size_bytes: int) -> int:
         """Note what a call of a node takes and return its place."""
         self.nodes.append(node)
-        self.sizes.append(size_bytes)
+        self.sizes.append(min(size_bytes, MOST_SCRATCH_BYTES))
         return len(self.nodes) - 1
 
 

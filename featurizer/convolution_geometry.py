@@ -95,4 +95,4 @@ def parse_geometry(attribute: str) -> Geometry | None:
     except (KeyError, ValueError):
         return None
     counts = (*geometry.kernel, *geometry.image, geometry.groups, channels_in, channels_out)
-    return geometry if min(counts) > 0 else None
+    return geometry if min(counts) > 0 and geometry.groups <= min(channels_in, channels_out) else None

@@ -81,6 +81,8 @@ def graphed(trace: Trace, lifetimes: Lifetimes, takes: Sequence[tuple[NDArray[np
 
 def _copies(trace: Trace, lifetimes: Lifetimes, segment_N: Int64, time: Int64) -> list[tuple[int, int, int]]:
     """Return bytes, birth and death of each input that is copied: those made outside of any segment."""
+    if not len(trace):
+        return []
     storages = trace.storages
     made_N = storages.born
     outside_S = np.where(made_N >= 0, segment_N[np.maximum(made_N, 0)] == _OUTSIDE, storages.role == INPUT)

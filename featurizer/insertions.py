@@ -34,6 +34,9 @@ _ATTENTION: Final = frozenset(
 )
 _TRANSPOSES: Final = frozenset({"permute", "t", "transpose"})
 _BIASED: Final = 3  # image, weight and bias
+# Query, key and value are three. Real graphs stay far below the other: a hostile one could name views without end.
+_MOST_PARTS: Final = 8
+_MOST_LOOKED_AT: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,11 @@ def _copies(spec: GraphSpec, trace: Trace, stems: Sequence[str]) -> Iterator[_In
     images = [(node, int(trace.inputs.row(node)[0])) for node in transposed]
     views, others = _touches(trace, {storage for _, storage in (*reads, *images)})
     attention = {node for node, _ in reads}
+    looked_at = copied = 0
     for node, storage in (*reads, *images):
+        looked_at += len(views[storage]) + len(others[storage])
+        if looked_at > _MOST_LOOKED_AT or copied > len(trace):
+            return
         is_attention = node in attention
         before = [view for view in views[storage] if view < node]
         if not before or (is_attention and not _is_inlined(spec, trace, others[storage], attention)):
@@ -102,6 +109,7 @@ def _copies(spec: GraphSpec, trace: Trace, stems: Sequence[str]) -> Iterator[_In
         parts = _parts(trace, before, others[storage], shaped, storage) if is_attention else 1
         is_all = parts == 1 and size_bytes == trace.storages.bytes[storage] and len(others[storage]) == 1
         if size_bytes and not is_spread and not (is_attention and is_all):
+            copied += parts
             for _ in range(parts):
                 yield _Insertion(node, node, shaped, _COPY, (storage,), size_bytes, storage)
 
@@ -160,7 +168,7 @@ def _parts(trace: Trace, views: Sequence[int], readers: Sequence[int], last: int
     since = max(earlier, default=-1)
     counts = Counter(int(trace.op[view]) for view in views if view > since and trace.numel[view] == trace.numel[last])
     whole = int(trace.storages.bytes[storage]) // max(_element_bytes(trace, storage), 1)
-    return max(1, min(min(counts.values(), default=1), whole // max(int(trace.numel[last]), 1)))
+    return max(1, min(min(counts.values(), default=1), whole // max(int(trace.numel[last]), 1), _MOST_PARTS))
 
 
 def _element_bytes(trace: Trace, storage: int) -> int:

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU
-from peakcast.featurizer.workspace import op_name
+from peakcast.featurizer.workspace import MOST_SCRATCH_BYTES, op_name
 
 if TYPE_CHECKING:
     from peakcast.featurizer.spec import GraphSpec
 
 _LOW_PRECISION: Final = frozenset({"float16", "bfloat16"})
+_COPIED: Final = {"copied=1": 1, "copied=2": 2}
 
 
 class _Node:
@@ -66,10 +67,8 @@ _OUTSIZED: Final = frozenset({"binary_cross_entropy", "mse_loss", "smooth_l1_los
 
 def _contiguous_copies(node: _Node) -> int:
     """Return the copies of what lies in another order, as many as the attribute says: each as large as the result."""
-    _, found, copied = node.attribute.partition("copied=")
-    if not found or not copied.isdecimal():
-        return 0
-    return int(copied) * node.numel * DTYPE_BYTES.get(node.read_dtype() or node.dtype, 0)
+    copied = _COPIED.get(node.attribute, 0)
+    return copied * node.numel * DTYPE_BYTES.get(node.read_dtype() or node.dtype, 0)
 
 
 def _softmax_backward(node: _Node) -> int:
@@ -148,7 +147,7 @@ def kernel_scratch(trace: Trace, spec: GraphSpec) -> tuple[list[int], list[int]]
         size_bytes = rule(_Node(trace, spec, node)) if rule is not None else 0
         if size_bytes:
             nodes.append(node)
-            sizes.append(size_bytes)
+            sizes.append(min(size_bytes, MOST_SCRATCH_BYTES))
     return nodes, sizes
 
 

@@ -50,7 +50,9 @@ def _pointwise_bytes(geometry: Geometry, sizes: Sizes, sums: int, weight: int, e
     pixels = prod(geometry.image)
     if not geometry.image or pixels == 1:  # a linear layer
         return sums
-    images = geometry.images(sizes.image, element_bytes)
+    # The image may be a part of its storage; the result is as large as it is.
+    made = sizes.result // (geometry.channels_out * pixels * element_bytes)
+    images = min(geometry.images(sizes.image, element_bytes), made)
     imagewise = images * weight if images > 1 else sums
     copied = sizes.image + sizes.result + sums
     has_few = geometry.channels_in * geometry.channels_out < _FEW_WEIGHTS.get(element_bytes, 0)

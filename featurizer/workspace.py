@@ -26,6 +26,8 @@ LT_WORKSPACE_BYTES: Final = 1 << 20
 
 # Measured on an H200, driver for CUDA 13, torch 2.11: memory a process takes beyond what the allocator reserved.
 # A bare context, and 767 MiB once cuDNN and cuBLAS are loaded (ResNet-50).
+# Of one call, whatever an attribute says: as much as the largest storage that a graph may name.
+MOST_SCRATCH_BYTES: Final = 1 << 45
 CONTEXT_BYTES: Final = 527 << 20
 LIBRARIES_BYTES: Final = (767 - 527) << 20
 

@@ -28,90 +28,93 @@ class _Worker:
 
     arguments: Sequence[str]
     process: subprocess.Popen[str] | None = None
-    reader: threading.Thread | None = None
     answers: queue.Queue[str] = field(default_factory=queue.Queue)
     cases: int = 0
     folder: tempfile.TemporaryDirectory[str] | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    is_closed: bool = False
 
     def ask(self, request: Mapping[str, Any], timeout_sec: float) -> dict[str, Any]:
         """Return the answer, or an object with an `error`."""
+        if self.process is not None and self.process.poll() is not None:
+            self.stop()  # it died after its last answer, which is nothing to do with this request
         if self.process is None:
             self._start()
-            if self._hear(_START_TIMEOUT_S) is None:
-                self.stop()
-                return {"error": f"the process did not start within {_START_TIMEOUT_S:.0f} s"}
+            self._hear(_START_TIMEOUT_S, "it did not start")
         process = self.process
-        assert process is not None
-        assert process.stdin is not None
-        try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            self.stop()
-            return {"error": "the process died"}
-        answer = self._hear(timeout_sec)
+        if process is None or process.stdin is None:
+            raise _NoAnswerError("it was stopped")
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        answer = self._hear(timeout_sec, "no result")
         self.cases += 1
-        if answer is None:
-            ended = process.poll()
-            self.stop()
-            return {
-                "error": f"no result within {timeout_sec:.0f} s" if ended is None else f"died with exit status {ended}"
-            }
         if self.cases >= _CASES_OF_A_PROCESS:
             self.stop()
         return answer
 
     def _start(self) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="peakcast-cases-", ignore_cleanup_errors=True)
+        folder = tempfile.TemporaryDirectory(prefix="peakcast-cases-", ignore_cleanup_errors=True)
         variables = {
             **environment(),
-            "TORCHINDUCTOR_CACHE_DIR": str(Path(self.folder.name, "inductor")),
-            "TRITON_CACHE_DIR": str(Path(self.folder.name, "triton")),
+            "TORCHINDUCTOR_CACHE_DIR": str(Path(folder.name, "inductor")),
+            "TRITON_CACHE_DIR": str(Path(folder.name, "triton")),
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
         }
         command = [sys.executable, "-W", "ignore", "-m", "peakcast.training.case_worker", *self.arguments]
-        self.answers, self.cases = queue.Queue(), 0
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=variables,
-        )
-        self.reader = threading.Thread(target=self._read, args=(self.process, self.answers), daemon=True)
-        self.reader.start()
+        with self.lock:
+            if self.is_closed:
+                folder.cleanup()
+                return
+            self.folder, self.answers, self.cases = folder, queue.Queue(), 0
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=variables,
+            )
+            threading.Thread(target=self._read, args=(self.process, self.answers), daemon=True).start()
 
     @staticmethod
     def _read(process: subprocess.Popen[str], answers: queue.Queue[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            answers.put(line)
+        with process.stdout:
+            for line in process.stdout:
+                answers.put(line)
         answers.put("")  # it has ended
 
-    def _hear(self, timeout_sec: float) -> dict[str, Any] | None:
+    def _hear(self, timeout_sec: float, failure: str) -> dict[str, Any]:
         try:
             line = self.answers.get(timeout=timeout_sec)
         except queue.Empty:
-            return None
-        return json.loads(line) if line else None
+            raise _NoAnswerError(f"{failure} within {timeout_sec:.0f} s") from None
+        if not line:
+            process = self.process
+            ended = "" if process is None else f", exit status {process.wait()}"
+            raise _NoAnswerError(f"{failure}: it ended{ended}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
-    def stop(self) -> None:
-        """End the process and remove what its compiler wrote."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            if self.reader is not None:
-                self.reader.join()  # the pipe has ended
-            for pipe in (self.process.stdin, self.process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        pipe.close()
-            self.process = None
-        if self.folder is not None:
-            self.folder.cleanup()
-            self.folder = None
+    def stop(self, *, for_good: bool = False) -> None:
+        """End the process and remove what its compiler wrote; `for_good`: and start no other. From any thread."""
+        with self.lock:
+            self.is_closed |= for_good
+            process, self.process = self.process, None
+            folder, self.folder = self.folder, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+        if folder is not None:
+            folder.cleanup()
+
+
+class _NoAnswerError(RuntimeError):
+    """A process gave no answer; the message says why."""
 
 
 def ask_workers(
@@ -132,7 +135,8 @@ def ask_workers(
         try:
             answer = worker.ask(request, timeout_sec)
         except Exception as error:  # noqa: BLE001 - or whoever waits for the answer would wait for ever
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            answer = {"error": f"the process of this case: {error}"}
+            worker.stop()
         finally:
             idle.put(worker)
         done.put((request, answer))
@@ -146,7 +150,7 @@ def ask_workers(
     finally:
         pool.shutdown(cancel_futures=True, wait=False)
         for one in crew:
-            one.stop()
+            one.stop(for_good=True)
         pool.shutdown(wait=True)
 
 

@@ -132,7 +132,8 @@ def exact(
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("replaying", total=len(jobs))
         replay_measured(out, jobs, workers=workers, timeout_sec=timeout_sec, report=lambda _: bar.advance(task))
-    outcomes = list(journal.read(out))
+    drawn = {job.key for job in jobs}
+    outcomes = [outcome for outcome in journal.read(out) if outcome["key"] in drawn]
     typer.echo(
         "| plan | records | median | mean | 95th pct. | median seconds | mean seconds |\n|---|---|---|---|---|---|---|"
     )

@@ -75,8 +75,9 @@ def _totals(rows: list[Record], corpus: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _replayed(rows: list[store.Record]) -> str:
+def _replayed(labels: Iterable[Record]) -> str:
     """Count the labels that were computed; nothing where there are none."""
+    rows = list(labels)
     if not rows:
         return ""
     named, architectures = sum(bool(row.get("graph_id")) for row in rows), {row["architecture"] for row in rows}

@@ -363,3 +363,9 @@ def test_nodes_without_sizes_take_none() -> None:
     assert backward_bytes(DENSE) == (0, 0)
     assert backward_bytes(DENSE, MIB, MIB) == (0, 0)
     assert backward_scratch_bytes(DENSE, [MIB, MIB, MIB], None, 0, 132) == (0, 0)
+
+
+def test_more_groups_than_channels_are_no_geometry() -> None:
+    """A graph may say anything: what no convolution is has no scratch, and nothing is divided by."""
+    assert parse_geometry("kernel=3x3,groups=4,channels=2x8,layout=nchw") is None
+    assert parse_geometry(f"kernel=3x3,groups={10**30},channels=64x64,layout=nchw") is None

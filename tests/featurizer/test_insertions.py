@@ -161,3 +161,21 @@ def test_traces_that_make_no_sense(spec: GraphSpec) -> None:
             assert len(origin) == len(inserted) > len(trace)
             assert len(inserted.storages) - len(trace.storages) == len(inserted) - len(trace)
             fused_lifetimes(inserted, named.ops)
+
+
+def test_a_graph_cannot_have_nodes_inserted_without_end() -> None:
+    """600 attention nodes over 600 views of one value: no more copies than nodes, as many as there are parts."""
+    sketch = Sketch()
+    x = sketch.start(MIB, INPUT)
+    (product,) = sketch.node(MM, 24 * MIB, reads=[x])
+    (packed,) = sketch.node(EXP, 24 * MIB, reads=[product], dies=[product])
+    for _ in range(600):
+        sketch.node(SELECT, reads=[packed], writes=[packed])
+    for _ in range(599):
+        sketch.node(ATTENTION, 8, role=OUTPUT, reads=[packed])
+    sketch.node(ATTENTION, 8, role=OUTPUT, reads=[packed], dies=[packed])
+    spec = compiled(sketch, dict.fromkeys(range(2, 602), 8))
+    found = with_insertions(spec, spec.traces["inductor"])
+    assert found is not None
+    nodes = len(spec.traces["inductor"])
+    assert nodes < len(found[1]) <= 2 * nodes + 8

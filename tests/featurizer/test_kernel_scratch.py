@@ -82,7 +82,10 @@ def test_softmax_backward_multiplies_first() -> None:
     assert scratch_of(spec_of(sketch, [MIB, MIB])) == {0: 4 * MIB}
 
 
-@pytest.mark.parametrize(("copied", "scratch_bytes"), [("", 0), ("copied=1", 8 * MIB), ("copied=2", 16 * MIB)])
+@pytest.mark.parametrize(
+    ("copied", "scratch_bytes"),
+    [("", 0), ("copied=1", 8 * MIB), ("copied=2", 16 * MIB), (f"copied={10**30}", 0), ("copied=-1", 0)],
+)
 def test_a_norm_copies_what_lies_in_another_order(copied: str, scratch_bytes: int) -> None:
     """4 Mi elements in bfloat16 are 8 MiB a copy, whatever larger storage they are a view of."""
     sketch = Sketch()
