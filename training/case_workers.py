@@ -35,7 +35,12 @@ class _Worker:
     is_closed: bool = False
 
     def ask(self, request: Mapping[str, Any], timeout_sec: float) -> dict[str, Any]:
-        """Return the answer, or an object with an `error`."""
+        """Return the answer.
+
+        Raises:
+            _NoAnswerError: if there is none: the process did not start, died, was too slow, or was stopped.
+            OSError: if it died while it was asked.
+        """
         if self.process is not None and self.process.poll() is not None:
             self.stop()  # it died after its last answer, which is nothing to do with this request
         if self.process is None:

@@ -14,8 +14,8 @@ from peakcast.training import corpus as store
 from peakcast.training import journal
 from peakcast.training.capture_corpus import JOURNAL, attach, capture_all, unused_graphs, wanted
 from peakcast.training.data_card import data_card
-from peakcast.training.exact_accuracy import exact_jobs, exact_rows, replay_measured
-from peakcast.training.replay_corpus import FILES, graphs_in_use, merge_replays, replay_all, replay_jobs
+from peakcast.training.exact_accuracy import exact_jobs, exact_rows
+from peakcast.training.replay_corpus import FILES, graphs_in_use, merge_replays, replay_all, replay_into, replay_jobs
 from peakcast.training.seed_records import read_seed
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
@@ -55,17 +55,15 @@ def capture(
     records = [*graphs_in_use(corpus)]
     chosen = None if models is None else {name.strip() for name in models.split(",")}
     todo = [one for one in wanted(records, corpus, afresh=afresh) if chosen is None or one.case.model in chosen][:limit]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with _progress() as bar:
         task = bar.add_task("capturing", total=len(todo))
 
         def report(outcome: Mapping[str, Any]) -> None:
             bar.advance(task)
             state = f"{len(outcome.get('plans', ()))} plans in {outcome.get('seconds', 0)} s"
-            console.print(f"{outcome['case']}: {state}", markup=False, highlight=False)
+            bar.console.print(f"{outcome['case']}: {state}", markup=False, highlight=False)
             for plans, error in outcome["failed"].items():
-                console.print(f"  {plans} FAILED: {error}", markup=False, highlight=False)
+                bar.console.print(f"  {plans} FAILED: {error}", markup=False, highlight=False)
 
         try:
             capture_all(corpus, todo, workers=workers, timeout_sec=timeout_sec, report=report)
@@ -98,15 +96,13 @@ def replay(  # noqa: PLR0917 - typer passes options by name
         for job in replay_jobs(count, seed=seed, models=chosen)
         if most_sec is None or job.expected_seconds <= most_sec
     ]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with _progress() as bar:
         task = bar.add_task("replaying", total=len(jobs))
 
         def report(outcome: Mapping[str, Any]) -> None:
             bar.advance(task)
             state = outcome.get("error") or f"{outcome['kernels']} nodes in {outcome['seconds']} s"
-            console.print(f"{outcome['key']}: {state}", markup=False, highlight=False)
+            bar.console.print(f"{outcome['key']}: {state}", markup=False, highlight=False)
 
         try:
             replay_all(corpus, jobs, workers=workers, timeout_sec=timeout_sec, report=report)
@@ -127,11 +123,9 @@ def exact(
     """Replay plans that were measured, under the torch of this host, and compare. Interrupt at will: it goes on."""
     records = store.read(corpus)
     jobs = exact_jobs(records, count, seed=seed)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with _progress() as bar:
         task = bar.add_task("replaying", total=len(jobs))
-        replay_measured(out, jobs, workers=workers, timeout_sec=timeout_sec, report=lambda _: bar.advance(task))
+        replay_into(out, jobs, workers=workers, timeout_sec=timeout_sec, report=lambda _: bar.advance(task))
     drawn = {job.key for job in jobs}
     outcomes = [outcome for outcome in journal.read(out) if outcome["key"] in drawn]
     typer.echo(
@@ -176,6 +170,13 @@ def card(corpus: Corpus = DEFAULT) -> None:
     """Write the data card, README.md, from the records."""
     (corpus / "README.md").write_text(data_card(store.read(corpus), corpus))
     typer.echo(f"wrote {corpus / 'README.md'}")
+
+
+def _progress() -> Progress:
+    """Return a bar on standard error, which is drawn on a terminal alone."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 def _refuse(faults: list[str]) -> None:

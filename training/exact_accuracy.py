@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from peakcast.featurizer.plans import parse_plan
-from peakcast.training import journal
-from peakcast.training.case_workers import ask_workers
 from peakcast.training.corpus import Record
 from peakcast.training.jobs import Job
 from peakcast.training.zoo import Case
@@ -42,23 +39,6 @@ def exact_jobs(records: Iterable[Record], count: int, *, seed: int = 0) -> list[
     cases = [(Case.from_dict(record["case"]), str(record["plan"])) for record in records if _is_judged(record)]
     jobs = sorted((Job(case, plan) for case, plan in cases if _kind(plan) in _KINDS), key=lambda job: job.key)
     return random.Random(seed).sample(jobs, min(count, len(jobs)))
-
-
-def replay_measured(
-    out: Path,
-    jobs: Sequence[Job],
-    *,
-    workers: int = 1,
-    timeout_sec: float = 300.0,
-    report: Callable[[Mapping[str, Any]], None] = lambda _: None,
-) -> None:
-    """Replay each job that the file `out` does not hold yet, and append what came of it."""
-    have = {str(line["key"]) for line in journal.read(out)}
-    todo = [{"key": job.key, **job.to_dict()} for job in jobs if job.key not in have]
-    for request, answer in ask_workers(todo, ["replay"], workers=workers, timeout_sec=timeout_sec):
-        outcome = {"key": request["key"], **answer}
-        journal.append(out, outcome)
-        report(outcome)
 
 
 def exact_rows(records: Iterable[Record], outcomes: Iterable[Mapping[str, Any]]) -> list[ExactRow]:

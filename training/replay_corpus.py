@@ -88,12 +88,25 @@ def replay_all(
     report: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> None:
     """Replay what is neither in the journal nor in the corpus, measured or replayed, and note each outcome."""
-    have = {str(line["key"]) for line in journal.read(corpus / JOURNAL)}
-    have |= {str(record["key"]) for name in FILES for record in store.read(corpus, name)}
+    have = {str(record["key"]) for name in FILES for record in store.read(corpus, name)}
+    todo = [job for job in jobs if job.key not in have]
+    replay_into(corpus / JOURNAL, todo, workers=workers, timeout_sec=timeout_sec, report=report)
+
+
+def replay_into(
+    out: Path,
+    jobs: Sequence[Job],
+    *,
+    workers: int = 1,
+    timeout_sec: float = 300.0,
+    report: Callable[[Mapping[str, Any]], None] = lambda _: None,
+) -> None:
+    """Replay each job that the journal `out` does not hold yet, and append what came of it."""
+    have = {str(line["key"]) for line in journal.read(out)}
     todo = [{"key": job.key, **job.to_dict()} for job in jobs if job.key not in have]
     for request, answer in ask_workers(todo, ["replay"], workers=workers, timeout_sec=timeout_sec):
         outcome = {"key": request["key"], **answer}
-        journal.append(corpus / JOURNAL, outcome)
+        journal.append(out, outcome)
         report(outcome)
 
 
@@ -116,4 +129,4 @@ def graphs_in_use(corpus: Path) -> Iterator[store.Record]:
         yield from store.read(corpus, name)
 
 
-__all__ = ["FILES", "JOURNAL", "graphs_in_use", "merge_replays", "replay_all", "replay_jobs"]
+__all__ = ["FILES", "JOURNAL", "graphs_in_use", "merge_replays", "replay_all", "replay_into", "replay_jobs"]
