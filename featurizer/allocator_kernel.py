@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from peakcast.featurizer.allocator import GRANULARITY_BYTES
 from peakcast.featurizer.allocator_native import (
@@ -58,6 +59,7 @@ _NO_LIMIT: Final = 1 << 62
 _DONE, _OUT_OF_LIMIT, _OUT_OF_ROWS, _OUT_OF_ADDRESSES = range(4)
 
 State = tuple[Int64, Int64, Int64, Int64, Int64, Int64]  # blocks, keys, rows, holes, totals, held [T]
+Tensors = tuple[Int64, NDArray[np.bool_]]  # [T]: sizes as the allocator rounds them, and which are done without
 Program = tuple[Int64, Int64, Int64, Int64]  # start, events [E], survivors [2, S], left [L]
 
 
@@ -349,14 +351,15 @@ def _free(blocks: Int64, keys: Int64, rows: Int64, totals: Int64, held: Int64, t
 
 
 @leaf
-def _run(state: State, units: Int64, events: Int64) -> int:
+def _run(state: State, tensors: Tensors, events: Int64) -> int:
     blocks, keys, rows, holes, totals, held = state
+    units, spare = tensors
     for event in events:
         if event < 0:
             _free(blocks, keys, rows, totals, held, ~event)
         elif units[event]:
             status = _allocate(blocks, keys, rows, holes, totals, held, event, units[event])
-            if status != _DONE:
+            if status != _DONE and not (status == _OUT_OF_LIMIT and spare[event]):
                 return status
     return _DONE
 
@@ -380,19 +383,21 @@ def _begin_step(state: State, units: Int64, ended: Program, start: Int64) -> int
 
 
 @inner
-def _run_steady(state: State, units: Int64, first: Program, steady: Program, steps: int) -> tuple[int, int, int, int]:
+def _run_steady(
+    state: State, tensors: Tensors, first: Program, steady: Program, steps: int
+) -> tuple[int, int, int, int]:
     """Go on with steady steps as `Steps` does: status, allocated and reserved peak, whose allocation set the former."""
     totals = state[4]
     allocated, reserved, tensor = 0, 0, NOT_HELD
     ended = first
     for _ in range(steps):
-        status = _begin_step(state, units, ended, steady[0])
+        status = _begin_step(state, tensors[0], ended, steady[0])
         if status == _DONE:
             totals[_PEAK] = totals[_ALLOCATED]
             totals[_PEAK_RESERVED] = totals[_RESERVED]
             totals[_PEAK_TENSOR] = NOT_HELD
             calls = totals[_DRIVER_CALLS]
-            status = _run(state, units, steady[1])
+            status = _run(state, tensors, steady[1])
         if status != _DONE:
             return status, allocated, reserved, tensor
         reserved = max(reserved, totals[_PEAK_RESERVED])
@@ -405,15 +410,15 @@ def _run_steady(state: State, units: Int64, first: Program, steady: Program, ste
 
 
 @inner
-def _run_first(state: State, units: Int64, first: Program, limit: int) -> int:
+def _run_first(state: State, tensors: Tensors, first: Program, limit: int) -> int:
     _clear(state, limit)
-    status = _run(state, units, first[0])
-    return _run(state, units, first[1]) if status == _DONE else status
+    status = _run(state, tensors, first[0])
+    return _run(state, tensors, first[1]) if status == _DONE else status
 
 
 @inner
 def _required(
-    units: Int64,
+    tensors: Tensors,
     first: Program,
     steady: Program,
     steps: int,
@@ -434,9 +439,9 @@ def _required(
             _copy(after_first, state, limit)
             status = _DONE
         else:
-            status = _run_first(state, units, first, limit)
+            status = _run_first(state, tensors, first, limit)
         if status == _DONE:
-            status = _run_steady(state, units, first, steady, steps)[0]
+            status = _run_steady(state, tensors, first, steady, steps)[0]
         if status == _OUT_OF_LIMIT:
             low = middle + 1
         elif status == _DONE:
@@ -449,20 +454,21 @@ def _required(
 
 @entry  # the one entry: what it calls is compiled into it
 def _replay(
-    units: Int64, first: Program, steady: Program, steps: int, tolerance: float, capacity: int
+    tensors: Tensors, first: Program, steady: Program, steps: int, tolerance: float, capacity: int
 ) -> tuple[int, int, int, int, int, int, int, int]:
-    after_first, state = _new_state(len(units), capacity), _new_state(len(units), capacity)
-    status = _run_first(after_first, units, first, _NO_LIMIT)
+    count = len(tensors[0])
+    after_first, state = _new_state(count, capacity), _new_state(count, capacity)
+    status = _run_first(after_first, tensors, first, _NO_LIMIT)
     if status != _DONE:
         return status, 0, 0, 0, 0, 0, 0, 0
     _copy(after_first, state, _NO_LIMIT)
-    status, allocated, reserved, tensor = _run_steady(state, units, first, steady, steps)
+    status, allocated, reserved, tensor = _run_steady(state, tensors, first, steady, steps)
     if status != _DONE:
         return status, 0, 0, 0, 0, 0, 0, 0
     of_first = after_first[4]
     most = max(of_first[_PEAK_RESERVED], reserved) * UNIT_BYTES
     status, required = _required(
-        units,
+        tensors,
         first,
         steady,
         steps,
@@ -486,21 +492,20 @@ def _replay(
 
 
 def replay(
-    units: Int64, first: Program, steady: Program, *, steps: int, tolerance: float
+    tensors: Tensors, first: Program, steady: Program, *, steps: int, tolerance: float
 ) -> tuple[tuple[int, int, int, int, int, int], int] | None:
     """Run a first step and up to `steps` steady ones, and search for the smallest limit under which they run.
 
     Returns the fields of `steps.Peaks` in their order, and the required bytes, found to within `tolerance` of the
-    reserved ones; None where the steps take more addresses than a key has room for. `units` [T] are the sizes as the
-    allocator rounds them.
+    reserved ones; None where the steps take more addresses than a key has room for.
     """
-    if units.max(initial=0) >= _TOP:
+    if tensors[0].max(initial=0) >= _TOP:
         return None
     # A free block has live ones on both sides, unless it is a whole segment: those are few, as a rule.
     alive = len(first[0]) + np.cumsum(np.where(first[1] >= 0, 1, -1)).max(initial=0)
     capacity = 2 * int(alive) + 256
     while True:
-        status, *found, required = _replay(units, first, steady, steps, tolerance, capacity)
+        status, *found, required = _replay(tensors, first, steady, steps, tolerance, capacity)
         if status == _OUT_OF_ADDRESSES:
             return None
         if status == _DONE:

@@ -89,6 +89,7 @@ class CachingAllocator:
         split = self.config.max_split_size_bytes
         self._max_split = _UNLIMITED if split is None else split // UNIT_BYTES
         self._units: list[int] = []
+        self._spare: frozenset[int] = frozenset()  # tensors whose maker does without where they do not fit
         self._held: list[int] = []  # by tensor: its block (size and address), or NOT_HELD
         self._free_small: list[int] = []  # sorted blocks
         self._free_large: list[int] = []
@@ -140,9 +141,10 @@ class CachingAllocator:
         """Start the peaks again from what is held now."""
         self._peak_allocated, self._peak_reserved, self.peak_tensor = self._allocated, self._reserved, NOT_HELD
 
-    def add(self, sizes_bytes: Int64) -> range:
-        """Give tensors of these sizes numbers, without allocating them."""
+    def add(self, sizes_bytes: Int64, spare: Iterable[int] = ()) -> range:
+        """Give tensors of these sizes numbers, without allocating them; `spare` ones are done without past a limit."""
         first = len(self._units)
+        self._spare |= {first + tensor for tensor in spare}
         self._units += rounded_units(sizes_bytes, self.config).tolist()
         self._held += [NOT_HELD] * len(sizes_bytes)
         return range(first, len(self._units))
@@ -189,7 +191,12 @@ class CachingAllocator:
                     del start_before[address + block_size]
                 else:
                     self._allocated, self._peak_allocated, self.peak_tensor = allocated, peak, peak_tensor
-                    block = self._new_segment(size, blocks)
+                    try:
+                        block = self._new_segment(size, blocks)
+                    except OutOfLimitError:
+                        if event in self._spare:
+                            continue
+                        raise
                     address = block & ADDRESS_MASK
                     block_size = block >> ADDRESS_BITS
                 rest = block_size - size

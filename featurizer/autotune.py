@@ -31,10 +31,16 @@ L2_CACHE_BYTES: Final = 62_914_560
 _CHAIN: Final = 5
 
 
-def with_autotuning(step: StepEvents, trace: Trace, spec: GraphSpec, lifetimes: Lifetimes) -> StepEvents:
-    """Return a cold first step with what the compiler tries on the card before and while it runs."""
+def with_autotuning(
+    step: StepEvents, trace: Trace, spec: GraphSpec, lifetimes: Lifetimes, *, recorded: bool = False
+) -> StepEvents:
+    """Return a cold first step with what the compiler tries on the card before and while it runs.
+
+    `recorded` under CUDA graphs: what was tried before the step is gone then, since a recording, or the preparation of
+    one, begins by giving back all that is cached (`torch.cuda.graph`).
+    """
     tuned = _with_kernels_timed(step, trace, spec.ops, lifetimes)
-    matrices = padding_trial(trace, spec.ops, spec.dtypes)
+    matrices = () if recorded else padding_trial(trace, spec.ops, spec.dtypes)
     return _with_trial(tuned, trace, matrices) if matrices else tuned
 
 

@@ -14,16 +14,16 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from peakcast.featurizer.allocator_kernel import Program
+    from peakcast.featurizer.allocator_kernel import Program, Tensors
     from peakcast.featurizer.fusion_graph import GraphColumns
-    from peakcast.featurizer.trace import Int32, Int64
+    from peakcast.featurizer.trace import Int32
 
 
 class Replay(Protocol):
     """What `allocator_kernel.replay` takes and gives."""
 
     def __call__(
-        self, units: Int64, first: Program, steady: Program, *, steps: int, tolerance: float
+        self, tensors: Tensors, first: Program, steady: Program, *, steps: int, tolerance: float
     ) -> tuple[tuple[int, int, int, int, int, int], int] | None:
         """Return the fields of `steps.Peaks`, and the required bytes; None where the steps take too much for them."""
 
@@ -56,7 +56,7 @@ def load() -> bool:
         return False
     nothing = np.zeros(0, np.int64)
     program = (np.array([0]), nothing, np.zeros((2, 0), np.int64), nothing)
-    replay(np.array([1]), program, program, steps=1, tolerance=1.0)
+    replay((np.array([1]), np.array([False])), program, program, steps=1, tolerance=1.0)
     warm_up()
     _loaded[:] = [(replay, fuse)]
     return True

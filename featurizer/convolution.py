@@ -42,53 +42,63 @@ _FEW_VOLUME_PRODUCTS: Final = 1800
 _LARGE_VOLUME: Final = 49
 
 
+def copied_bytes(geometry: Geometry, read_bytes: Sequence[int], given: Sequence[bool] | None) -> int:
+    """Return the copies of images and weights that a graph is given into the layout that inductor chose.
+
+    `given` is set in a graph whose convolutions inductor lays out in channels last, and says which of what is read the
+    graph did not make. That goes for two dimensions (`convolution` in torch/_inductor/kernel/conv.py); others stay as
+    they lie.
+    """
+    if given is None or len(geometry.kernel) != _LAID_OUT_DIMENSIONS or geometry.is_pointwise:
+        return 0
+    return sum(size for size, is_given in zip(read_bytes, given, strict=True) if is_given)
+
+
+def contiguous_bytes(geometry: Geometry, read_bytes: Sequence[int]) -> int:
+    """Return what torch makes contiguous before a forward call, whatever kernel runs; backward reads what it saved."""
+    return max(read_bytes, default=0) if geometry.is_copied else 0
+
+
 def forward_scratch_bytes(
     geometry: Geometry,
     read_bytes: Sequence[int],
     written_bytes: Sequence[int],
-    given: Sequence[bool] | None,
     element_bytes: int,
+    *,
+    is_laid_out: bool = False,
 ) -> int:
     """Return what a forward call takes and gives back: copies in NHWC of the image, the weight and the result.
 
-    `read_bytes` are those of image and weight. `given` is set in a graph whose convolutions inductor lays out in
-    channels last, and says which of them the graph did not make.
+    `read_bytes` are those of image and weight; `is_laid_out` where inductor lays them out in channels last.
     """
-    copy = max(read_bytes, default=0) if geometry.is_copied else 0
-    copy += _laid_out_bytes(geometry, read_bytes, given)
     if not read_bytes or not written_bytes or geometry.is_depthwise:
-        return copy
+        return 0
     sizes = Sizes(read_bytes[0], read_bytes[1] if len(read_bytes) > 1 else 0, written_bytes[0])
-    if geometry.lies_last(is_laid_out=given is not None):
-        return copy + _last_copies(geometry, sizes, element_bytes).total
-    return copy + _forward_copies(geometry, sizes, element_bytes).total
+    copies = _last_copies if geometry.lies_last(is_laid_out=is_laid_out) else _forward_copies
+    return copies(geometry, sizes, element_bytes).total
 
 
 def backward_scratch_bytes(
     geometry: Geometry,
     read_bytes: Sequence[int],
-    given: Sequence[bool] | None,
     element_bytes: int,
     multiprocessors: int,
+    *,
+    is_laid_out: bool = False,
 ) -> tuple[int, int]:
     """Return what the gradient of the image takes, and then that of the weight: two calls, one after the other.
 
     `read_bytes` are those of the result's gradient, the image and the weight; both calls copy the first, and the image
-    or its gradient. The image's also copies the weight; the weight's is summed in parts, in either layout. `given` as
-    in forward.
+    or its gradient. The image's also copies the weight; the weight's is summed in parts, in either layout.
     """
-    of_image = of_weight = _laid_out_bytes(geometry, read_bytes, given)
-    if len(read_bytes) >= _BACKWARD_READS and element_bytes:
-        sizes = Sizes(read_bytes[1], read_bytes[2], read_bytes[0])
-        lies_last = geometry.lies_last(is_laid_out=given is not None)
-        if lies_last:
-            copies = _last_copies(geometry, sizes, element_bytes)
-            is_large = _is_large(geometry, element_bytes)  # whose gradient of the image has kernels in channels last
-            of_image += 0 if is_large else copies.total
-        else:
-            copies = _backward_copies(geometry, sizes, element_bytes)
-            of_image += copies.total
-        of_weight += weight_gradient_bytes(geometry, sizes, copies, element_bytes, multiprocessors, lies_last=lies_last)
+    if len(read_bytes) < _BACKWARD_READS or not element_bytes:
+        return 0, 0
+    sizes = Sizes(read_bytes[1], read_bytes[2], read_bytes[0])
+    lies_last = geometry.lies_last(is_laid_out=is_laid_out)
+    copies = (_last_copies if lies_last else _backward_copies)(geometry, sizes, element_bytes)
+    # The image's gradient has kernels in channels last where nothing else has.
+    of_image = 0 if lies_last and _is_large(geometry, element_bytes) else copies.total
+    of_weight = weight_gradient_bytes(geometry, sizes, copies, element_bytes, multiprocessors, lies_last=lies_last)
     return of_image if geometry.gives_image else 0, of_weight if geometry.gives_weight else 0
 
 
@@ -150,16 +160,6 @@ def _last_copies(geometry: Geometry, sizes: Sizes, element_bytes: int) -> Sizes:
     image = padded.image if padded.image > sizes.image else 0
     result = padded.result if padded.result > sizes.result else 0
     return Sizes(image, padded.weight if image or result else 0, result)
-
-
-def _laid_out_bytes(geometry: Geometry, read_bytes: Sequence[int], given: Sequence[bool] | None) -> int:
-    """Return the copies of images and weights that a graph is given into the layout that inductor chose.
-
-    That goes for images of two dimensions (`convolution` in torch/_inductor/kernel/conv.py); others stay as they lie.
-    """
-    if given is None or len(geometry.kernel) != _LAID_OUT_DIMENSIONS or geometry.is_pointwise:
-        return 0
-    return sum(size for size, is_given in zip(read_bytes, given, strict=True) if is_given)
 
 
 def _makes_image(geometry: Geometry, element_bytes: int) -> bool:

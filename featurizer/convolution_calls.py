@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from peakcast.featurizer.convolution import backward_scratch_bytes, forward_scratch_bytes
+from peakcast.featurizer.convolution import (
+    backward_scratch_bytes,
+    contiguous_bytes,
+    copied_bytes,
+    forward_scratch_bytes,
+)
 from peakcast.featurizer.convolution_geometry import parse_geometry
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU
@@ -22,7 +27,8 @@ class ConvolutionScratch:
     """Scratch by node.
 
     `first` and `second` are the places of what a node takes in the first and the second of two calls, `later` the
-    storages that second calls make.
+    storages that second calls make, `spare` the places of what cuDNN does without where memory is short: torch then
+    tries its next kernel (`try_configs` in aten/src/ATen/native/cudnn/Conv_v8.cpp), and some take nothing.
     """
 
     nodes: list[int] = field(default_factory=list)
@@ -30,12 +36,21 @@ class ConvolutionScratch:
     first: list[int] = field(default_factory=list)
     second: list[int] = field(default_factory=list)
     later: list[int] = field(default_factory=list)
+    spare: list[int] = field(default_factory=list)
 
-    def add(self, node: int, size_bytes: int) -> int:
-        """Note what a call of a node takes and return its place."""
+    def add(self, node: int, copied: int, of_kernel: int) -> list[int]:
+        """Note what a call of a node takes, what torch copies for it and then the kernel's; return the places."""
+        first = len(self.nodes)
+        if copied:
+            self._take(node, copied)
+        if of_kernel:
+            self.spare.append(len(self.nodes))
+            self._take(node, of_kernel)
+        return list(range(first, len(self.nodes)))
+
+    def _take(self, node: int, size_bytes: int) -> None:
         self.nodes.append(node)
         self.sizes.append(min(size_bytes, MOST_SCRATCH_BYTES))
-        return len(self.nodes) - 1
 
 
 def convolution_scratch(trace: Trace, spec: GraphSpec, generation: Generation) -> ConvolutionScratch:
@@ -55,18 +70,18 @@ def convolution_scratch(trace: Trace, spec: GraphSpec, generation: Generation) -
         # In a replayed trace the copies of what the graph is given are kernels in sight.
         given = [bool(at < 0) and not trace.replayed for at in born[inputs]] if is_laid_out else None
         element_bytes = DTYPE_BYTES.get(spec.dtypes[trace.dtype[node]], 0)
+        copied = copied_bytes(geometry, read, given)
         if op_name(spec.ops[trace.op[node]]) == "convolution_backward":
             of_image, of_weight = backward_scratch_bytes(
-                geometry, read, given, element_bytes, generation.multiprocessors
+                geometry, read, element_bytes, generation.multiprocessors, is_laid_out=is_laid_out
             )
-            if of_image:
-                scratch.first.append(scratch.add(node, of_image))
+            if geometry.gives_image and (taken := scratch.add(node, copied, of_image)):
+                scratch.first += taken
                 scratch.later += outputs[1:].tolist()
-            if of_weight:
-                scratch.second.append(scratch.add(node, of_weight))
+            if geometry.gives_weight:
+                scratch.second += scratch.add(node, copied, of_weight)
             continue
         written = trace.storages.bytes[outputs].tolist()
-        size_bytes = forward_scratch_bytes(geometry, read, written, given, element_bytes)
-        if size_bytes:
-            scratch.add(node, size_bytes)
+        of_kernel = forward_scratch_bytes(geometry, read, written, element_bytes, is_laid_out=is_laid_out)
+        scratch.add(node, copied + contiguous_bytes(geometry, read), of_kernel)
     return scratch

@@ -52,7 +52,8 @@ class Lifetimes:
     storage of the trace stands for, such as the zeros a compiled backward gets for unused outputs. `matmul` marks the
     nodes that call cuBLAS where that differs from the operators' names. `time` says which node's place each node takes
     where they do not run in the order of the trace. Where a node makes two calls in turn, `first_call` names the
-    scratch that is gone before the second, and `second_call` what that allocates.
+    scratch that is gone before the second, and `second_call` what that allocates. `spare` names what a library does
+    without where memory is short.
     """
 
     bytes: Int64  # [B]
@@ -64,6 +65,7 @@ class Lifetimes:
     time: Int32 | None = None  # [N]
     first_call: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     second_call: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    spare: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
 
     def __len__(self) -> int:
         return len(self.bytes)
@@ -108,6 +110,15 @@ class StepEvents:
     survivors: dict[int, int]  # what outlives the step -> what of the next step's start it stands for
     left: list[int]  # what outlives the step and stands for nothing there: dropped when the next one starts
     workspaces: range
+    # Tensors that are done without where memory is short.
+    spare: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+
+    @property
+    def is_spare(self) -> NDArray[np.bool_]:
+        """Mark the tensors [T] that are done without where memory is short."""
+        marked = np.zeros(len(self.bytes), np.bool_)
+        marked[self.spare] = True
+        return marked
 
     def with_tensors(self, size_bytes: Int64, role: int, node: Int32) -> StepEvents:
         """Return the step with more tensors, numbered after its own, that no event touches yet."""
@@ -197,6 +208,7 @@ def step_events(
         survivors=survivors,
         left=left,
         workspaces=range(first_workspace, first_workspace + len(nodes)),
+        spare=lifetimes.spare,
     )
 
 

@@ -173,7 +173,9 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
         first = step_events(trace, lifetimes, workspaces, is_first=is_fresh)
         steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()
         private = None
-    tuned = with_autotuning(first, trace, named, lifetimes) if (trace.region >= 0).any() else None
+    tuned = None
+    if (trace.region >= 0).any():
+        tuned = with_autotuning(first, trace, named, lifetimes, recorded=private is not None)
     steps = Steps(first, steady, config, private, tuned)
     replaced = with_replaced_buckets(first, steady, trace, named.ops, lifetimes.time)
     peaks = steps.peaks

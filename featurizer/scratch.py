@@ -104,6 +104,7 @@ def with_scratch(lifetimes: Lifetimes, trace: Trace, spec: GraphSpec, generation
         lifetimes,
         first_call=np.array(convolutions.first, np.int32) + first,
         second_call=np.array([*convolutions.later, *(first + place for place in convolutions.second)], np.int32),
+        spare=np.array(convolutions.spare, np.int32) + first,
         bytes=np.append(lifetimes.bytes, sizes),
         role=np.append(lifetimes.role, np.full(count, TEMPORARY, np.uint8)),
         born=np.append(lifetimes.born, at),

@@ -64,14 +64,13 @@ class Steps:
     @cached_property
     def peaks(self) -> Peaks:
         """The peaks where memory is no concern."""
-        if self.tuned is not None:
-            more = len(self.tuned.bytes) - len(self.first.bytes)
-            private = None if self.private is None else np.append(self.private, np.ones(more, np.bool_))
-            return Steps(self.tuned, self.steady, self.config, private, tolerance=_ANY).peaks
-        if self._pools is not None:
+        if self.tuned is not None or self._pools is not None:
+            peaks = Steps(self._cold, self.steady, self.config, tolerance=_ANY).peaks
+            if self._pools is None:
+                return peaks
             inside, outside = (pool.peaks for pool in self._pools)
             return replace(
-                Steps(self.first, self.steady, self.config, tolerance=_ANY).peaks,
+                peaks,
                 first_reserved_bytes=inside.first_reserved_bytes + outside.first_reserved_bytes,
                 steady_reserved_bytes=inside.steady_reserved_bytes + outside.steady_reserved_bytes,
             )
@@ -88,31 +87,38 @@ class Steps:
     @cached_property
     def required_bytes(self) -> int:
         """The smallest limit under which all steps run, by bisection over whole runs."""
-        if self.tuned is not None:
-            return Steps(self.first, self.steady, self.config, self.private).required_bytes
         if self._pools is not None:
             inside, outside = self._pools
             return inside.peaks.reserved_bytes + outside.required_bytes
+        if self.tuned is not None:
+            return replace(self, tuned=None).required_bytes
         if self._compiled is not None:
             return self._compiled[1]
         peaks = self.peaks
         tolerance_bytes = int(peaks.reserved_bytes * self.tolerance)
         return smallest_limit_bytes(
             self.run_under,
+            # What libraries can spare may bring it lower; measured truths are not looked for there either.
             low_bytes=max(peaks.first_allocated_bytes, peaks.steady_allocated_bytes),
             high_bytes=self._after_steady[0].unfelt_limit_bytes,
             granularity_bytes=max(tolerance_bytes // GRANULARITY_BYTES, 1) * GRANULARITY_BYTES,
         )
+
+    @property
+    def _cold(self) -> StepEvents:
+        return self.first if self.tuned is None else self.tuned
 
     @cached_property
     def _pools(self) -> tuple[Steps, Steps] | None:
         """The program of the private pool, and of all else; None where there is one pool."""
         if self.private is None:
             return None
-        inside, outside = self.private, ~self.private
+        # Kernels are timed where they run: in the private pool.
+        inside = np.append(self.private, np.ones(len(self._cold.bytes) - len(self.private), np.bool_))
+        outside = ~inside
         return (
-            # Nothing of the private pool is given back: what it requires is what it reserves.
-            Steps(_of(self.first, inside), _of(self.steady, inside), self.config, tolerance=_ANY),
+            # Nothing of the private pool is given back: what it requires is what it reserves, tuning included.
+            Steps(_of(self._cold, inside), _of(self.steady, inside), self.config, tolerance=_ANY),
             Steps(_of(self.first, outside), _of(self.steady, outside), self.config, tolerance=self.tolerance),
         )
 
@@ -135,9 +141,13 @@ class Steps:
         replay = compiled.loaded()
         if replay is None or self.config.expandable_segments or self.config.max_split_size_bytes is not None:
             return None
-        units = rounded_units(self.first.bytes, self.config)
-        first, steady = _program(self.first), _program(self.steady)
-        found = replay(units, first, steady, steps=STEADY_STEPS, tolerance=self.tolerance)
+        found = replay(
+            (rounded_units(self.first.bytes, self.config), self.first.is_spare),
+            _program(self.first),
+            _program(self.steady),
+            steps=STEADY_STEPS,
+            tolerance=self.tolerance,
+        )
         return None if found is None else (Peaks(*found[0]), found[1])
 
     @cached_property
@@ -150,7 +160,7 @@ class Steps:
         return allocator, self._run_steady(allocator)
 
     def _run_first(self, allocator: CachingAllocator) -> CachingAllocator:
-        allocator.add(self.first.bytes)
+        allocator.add(self.first.bytes, self.first.spare.tolist())
         allocator.run(self.first.start.tolist())
         allocator.run(self.first.events.tolist())
         return allocator

@@ -111,6 +111,16 @@ def test_a_segment_in_part_use_is_not_given_back() -> None:
         allocator.malloc(32 * MIB)
 
 
+def test_what_can_be_spared_is_not_allocated_past_the_limit() -> None:
+    """Cached blocks go back for it all the same; the next tensor that cannot be spared fails."""
+    allocator = CachingAllocator(limit_bytes=50 * MIB)
+    allocator.add(np.array([20 * MIB, 30 * MIB, 40 * MIB, 40 * MIB]), spare=[2])
+    allocator.run([0, 1, ~1, 2, ~2])
+    assert (allocator.allocated_bytes, allocator.reserved_bytes) == (20 * MIB, 20 * MIB)
+    with pytest.raises(OutOfLimitError):
+        allocator.run([3])
+
+
 def test_required_lies_between_allocated_and_reserved() -> None:
     """30 freed, then 40: reserves 70 MiB where it can, and runs in 40."""
     sizes, events = np.array([30 * MIB, 40 * MIB]), [0, ~0, 1]

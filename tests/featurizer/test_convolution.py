@@ -8,7 +8,12 @@ from math import prod
 import pytest
 from handmade import MIB
 
-from peakcast.featurizer.convolution import backward_scratch_bytes, forward_scratch_bytes
+from peakcast.featurizer.convolution import (
+    backward_scratch_bytes,
+    contiguous_bytes,
+    copied_bytes,
+    forward_scratch_bytes,
+)
 from peakcast.featurizer.convolution_geometry import Geometry, parse_geometry
 
 FLOAT, HALF = 4, 2
@@ -29,12 +34,12 @@ def test_vgg_sizes() -> None:
 
 def forward_bytes(geometry: Geometry, image: int, weight: int, result: int, element_bytes: int = FLOAT) -> int:
     """Return the scratch of a forward call."""
-    return forward_scratch_bytes(geometry, [image, weight], [result], None, element_bytes)
+    return forward_scratch_bytes(geometry, [image, weight], [result], element_bytes)
 
 
-def backward_bytes(geometry: Geometry, *read_bytes: int, given: list[bool] | None = None) -> tuple[int, int]:
+def backward_bytes(geometry: Geometry, *read_bytes: int) -> tuple[int, int]:
     """Return the scratch of the two calls of a backward in float32, on a card of 132 multiprocessors."""
-    return backward_scratch_bytes(geometry, read_bytes, given, FLOAT, 132)
+    return backward_scratch_bytes(geometry, read_bytes, FLOAT, 132)
 
 
 def test_an_attribute_is_read() -> None:
@@ -206,13 +211,13 @@ def test_backward_is_two_calls_that_copy_the_gradient_and_the_image() -> None:
     """
     wide = dataclasses.replace(DENSE, channels_out=8192)
     assert backward_bytes(wide, 40 * MIB, 24 * MIB, MIB) == (65 * MIB, 65 * MIB)
-    assert backward_scratch_bytes(wide, [20 * MIB, 12 * MIB, MIB], None, HALF, 132) == (33 * MIB, 33 * MIB)
+    assert backward_scratch_bytes(wide, [20 * MIB, 12 * MIB, MIB], HALF, 132) == (33 * MIB, 33 * MIB)
     # What nobody asks for is not computed: the first layer's image, or weights that do not learn.
     assert backward_bytes(dataclasses.replace(wide, gives_image=False), 40 * MIB, 24 * MIB, MIB) == (0, 65 * MIB)
     assert backward_bytes(dataclasses.replace(wide, gives_weight=False), 40 * MIB, 24 * MIB, MIB) == (65 * MIB, 0)
     # 192 channels in 8 groups are 24 a group: in half precision 32, in the weight too.
     grouped = dataclasses.replace(DENSE, groups=8, channels_in=192, channels_out=8192)
-    assert backward_scratch_bytes(grouped, [40 * MIB, 24 * MIB, 3 * MIB], None, HALF, 132)[0] == (40 + 32 + 4) * MIB
+    assert backward_scratch_bytes(grouped, [40 * MIB, 24 * MIB, 3 * MIB], HALF, 132)[0] == (40 + 32 + 4) * MIB
 
 
 def test_a_gradient_of_few_weights_is_summed_in_parts() -> None:
@@ -233,7 +238,7 @@ def test_a_gradient_of_few_weights_is_summed_in_parts() -> None:
     assert backward_bytes(pointwise, 20 * MIB, 5 * MIB, weight_bytes) == (0, 3 * weight_bytes)
     # Blocks of 64 by 64 and parts of 2,048 pixels in half precision, but the parts are float32: 1 x 9 blocks here.
     halves = [VGG_IMAGE_BYTES // 2, VGG_IMAGE_BYTES // 2, VGG_WEIGHT_BYTES // 2]
-    assert backward_scratch_bytes(DENSE, halves, None, HALF, 132)[1] == copies // 2 + 14 * VGG_WEIGHT_BYTES
+    assert backward_scratch_bytes(DENSE, halves, HALF, 132)[1] == copies // 2 + 14 * VGG_WEIGHT_BYTES
 
 
 @pytest.mark.parametrize(
@@ -259,9 +264,7 @@ def test_pointwise_weights_are_summed_image_by_image(
         DENSE, kernel=(1, 1), channels_in=read, channels_out=made, image=(pixels, pixels), groups=1
     )
     one = pixels * pixels * images * element_bytes
-    taken = backward_scratch_bytes(
-        geometry, [made * one, read * one, read * made * element_bytes], None, element_bytes, 1
-    )
+    taken = backward_scratch_bytes(geometry, [made * one, read * one, read * made * element_bytes], element_bytes, 1)
     expected = images * read * made * FLOAT if is_imagewise else (read + made) * one
     assert taken == (0, expected)
 
@@ -270,19 +273,15 @@ def test_a_linear_layer_as_a_convolution_takes_none() -> None:
     """Images of one pixel are one product, whatever the channels; 64 of them are too few to be summed in parts."""
     head = dataclasses.replace(DENSE, kernel=(1, 1), channels_in=320, channels_out=1280, image=(1, 1))
     sizes = [64 * 1280 * HALF, 64 * 320 * HALF, 320 * 1280 * HALF]
-    assert backward_scratch_bytes(head, sizes, None, HALF, 132) == (0, 0)
+    assert backward_scratch_bytes(head, sizes, HALF, 132) == (0, 0)
 
 
 def test_an_input_in_neither_layout_is_copied_first() -> None:
     """A slice or a transposed image: torch makes it contiguous, whatever kernel runs; backward reads what it saved."""
     copied = dataclasses.replace(DENSE, is_copied=True)
-    assert forward_bytes(copied, 24 * MIB, MIB, 48 * MIB) == 24 * MIB + (24 + 1 + 48) * MIB
-    for rule_free in (
-        dataclasses.replace(copied, kernel=(1, 1)),
-        dataclasses.replace(copied, groups=64),
-        dataclasses.replace(copied, is_channels_last=True),
-    ):
-        assert forward_bytes(rule_free, 24 * MIB, MIB, 48 * MIB) == 24 * MIB
+    assert contiguous_bytes(copied, [24 * MIB, MIB]) == 24 * MIB
+    assert contiguous_bytes(DENSE, [24 * MIB, MIB]) == 0
+    assert forward_bytes(copied, 24 * MIB, MIB, 48 * MIB) == (24 + 1 + 48) * MIB
     assert backward_bytes(copied, 40 * MIB, 24 * MIB, MIB)[0] == (40 + 24 + 1) * MIB
 
 
@@ -334,35 +333,41 @@ LAST = dataclasses.replace(DENSE, is_channels_last=True)
 def test_what_a_compiled_convolution_copies(geometry: Geometry, expected_mib: float) -> None:
     """An image of 147 MiB that the graph made, a weight of 1 MiB, a result of 36.75 MiB."""
     read, written = [147 * MIB, MIB], [int(36.75 * MIB)]
-    taken = forward_scratch_bytes(geometry, read, written, [False, False], FLOAT)
+    taken = forward_scratch_bytes(geometry, read, written, FLOAT, is_laid_out=True)
     assert taken == int(expected_mib * MIB)
 
 
 def test_a_compiled_graph_copies_what_it_is_given() -> None:
-    """An image and a weight from outside are copied into channels last, and an RGB image twice; in each call."""
-    assert forward_scratch_bytes(LAST, [8 * MIB, MIB], [MIB], [True, True], FLOAT) == 9 * MIB
+    """An image and a weight from outside are copied into channels last; not in other graphs, nor 1 x 1 or volumes."""
+    assert copied_bytes(LAST, [8 * MIB, MIB], [True, True]) == 9 * MIB
+    assert copied_bytes(LAST, [MIB // 4, 8 * MIB, MIB], [False, False, True]) == MIB
+    assert copied_bytes(LAST, [8 * MIB, MIB], None) == 0
+    for kernel in ((1, 1), (3, 3, 3)):
+        assert copied_bytes(dataclasses.replace(LAST, kernel=kernel), [8 * MIB, MIB], [True, True]) == 0
+
+
+def test_what_kernels_copy_comes_on_top() -> None:
+    """An RGB image once more, groups of other than a power of two, and in half precision a few groups of one."""
     stem = dataclasses.replace(LAST, channels_in=3)
-    assert forward_scratch_bytes(stem, [8 * MIB, MIB], [MIB], [True, True], FLOAT) == 17 * MIB
-    backward = backward_bytes(LAST, MIB // 4, 8 * MIB, MIB, given=[False, True, True])
-    assert backward == (9 * MIB, 9 * MIB)
-    # Groups of other than a power of two are converted from there: 24 channels to 32.
+    assert forward_scratch_bytes(stem, [8 * MIB, MIB], [MIB], FLOAT, is_laid_out=True) == 8 * MIB
+    assert backward_scratch_bytes(LAST, [MIB // 4, 8 * MIB, MIB], FLOAT, 132, is_laid_out=True) == (0, 0)
+    # 24 channels of a group to 32.
     grouped = dataclasses.replace(LAST, groups=2, channels_in=48, channels_out=48)
-    backward = backward_bytes(grouped, 3 * MIB // 16, 6 * MIB, 9 * MIB, given=[False, False, True])
-    assert backward == (9 * MIB + MIB // 4 + 8 * MIB + 16 * MIB, 9 * MIB + MIB // 4 + 8 * MIB + 16 * MIB)
-    # And in half precision a few groups of a power of two.
+    backward = backward_scratch_bytes(grouped, [3 * MIB // 16, 6 * MIB, 9 * MIB], FLOAT, 132, is_laid_out=True)
+    assert backward == (MIB // 4 + 8 * MIB + 16 * MIB, MIB // 4 + 8 * MIB + 16 * MIB)
     paired = dataclasses.replace(LAST, groups=2)
-    assert forward_scratch_bytes(paired, [8 * MIB, MIB], [MIB], [False, False], HALF) == 10 * MIB
-    assert forward_scratch_bytes(paired, [8 * MIB, MIB], [MIB], [False, False], FLOAT) == 0
+    assert forward_scratch_bytes(paired, [8 * MIB, MIB], [MIB], HALF, is_laid_out=True) == 10 * MIB
+    assert forward_scratch_bytes(paired, [8 * MIB, MIB], [MIB], FLOAT, is_laid_out=True) == 0
 
 
 def test_nodes_without_sizes_take_none() -> None:
     """A trace may name no inputs or outputs, or an unknown type."""
-    assert forward_scratch_bytes(DENSE, [], [MIB], None, FLOAT) == 0
-    assert forward_scratch_bytes(DENSE, [MIB], [], None, FLOAT) == 0
-    assert forward_scratch_bytes(DENSE, [], [], None, FLOAT) == 0
+    assert forward_scratch_bytes(DENSE, [], [MIB], FLOAT) == 0
+    assert forward_scratch_bytes(DENSE, [MIB], [], FLOAT) == 0
+    assert forward_scratch_bytes(DENSE, [], [], FLOAT) == 0
     assert backward_bytes(DENSE) == (0, 0)
     assert backward_bytes(DENSE, MIB, MIB) == (0, 0)
-    assert backward_scratch_bytes(DENSE, [MIB, MIB, MIB], None, 0, 132) == (0, 0)
+    assert backward_scratch_bytes(DENSE, [MIB, MIB, MIB], 0, 132) == (0, 0)
 
 
 def test_more_groups_than_channels_are_no_geometry() -> None:

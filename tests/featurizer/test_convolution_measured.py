@@ -31,8 +31,8 @@ def simulated(line: str) -> tuple[int, int, int]:
     read = int(batch) * geometry.channels_in * pixels_read * element_bytes
     made = int(batch) * geometry.channels_out * pixels_made * element_bytes
     weight = geometry.channels_out * geometry.products * element_bytes
-    forward = forward_scratch_bytes(geometry, [read, weight], [made], None, element_bytes)
-    backward = backward_scratch_bytes(geometry, [made, read, weight], None, element_bytes, H200_MULTIPROCESSORS)
+    forward = forward_scratch_bytes(geometry, [read, weight], [made], element_bytes)
+    backward = backward_scratch_bytes(geometry, [made, read, weight], element_bytes, H200_MULTIPROCESSORS)
     return forward, *backward
 
 

@@ -8,8 +8,10 @@ from fusing import EXP, MM
 from handmade import MIB, Sketch
 
 from peakcast.featurizer.allocator_config import AllocatorConfig
+from peakcast.featurizer.autotune import L2_CACHE_BYTES, with_autotuning
 from peakcast.featurizer.cuda_graphs import GraphedLifetimes, graphed
 from peakcast.featurizer.lifetimes import observed_lifetimes, step_events
+from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.steps import Steps
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import BACKWARD, INPUT, LOSS, PARAMETER
@@ -88,3 +90,20 @@ def test_the_pool_keeps_its_blocks_to_itself() -> None:
     assert together.peaks.first_reserved_bytes == (40 + 20) * MIB
     assert apart.peaks.first_reserved_bytes == 2 * (40 + 20) * MIB
     assert apart.required_bytes == pytest.approx(2 * (40 + 20) * MIB, abs=20 * MIB)
+
+
+def test_what_timing_kernels_took_stays_in_the_pool() -> None:
+    """One pool gives it back where memory is short; a private one never does, so that it is required for good."""
+    sketch = Sketch()
+    (made,) = sketch.node(EXP, 40 * MIB)
+    sketch.node(EXP, 40 * MIB, reads=[made], dies=[made])
+    trace = sketch.trace()
+    trace.region[:] = 0
+    spec = GraphSpec(ops=tuple(sketch.ops), dtypes=("float32",), lines=("step.py:1",), traces={"inductor": trace})
+    found = graphed(trace, observed_lifetimes(trace), [])
+    step = step_events(trace, found.lifetimes)
+    tuned = with_autotuning(step, trace, spec, found.lifetimes, recorded=True)
+    apart = Steps(step, step, AllocatorConfig(), found.pool_of(step), tuned)
+    together = Steps(step, step, AllocatorConfig(), tuned=tuned)
+    assert together.required_bytes == pytest.approx(80 * MIB, abs=2 * MIB)
+    assert apart.required_bytes == apart.peaks.first_reserved_bytes == 80 * MIB + L2_CACHE_BYTES

@@ -55,10 +55,14 @@ def scratched(sketch: Sketch, trace: Trace, *, dtype: str = "float32", attribute
 
 
 def added_bytes(lifetimes: Lifetimes, trace: Trace) -> dict[int, int]:
-    """Return the sizes of the buffers that no storage stands for, by the node that they live in alone: its last."""
-    extra = slice(len(trace.storages), None)
-    assert (lifetimes.born[extra] == lifetimes.died[extra]).all()
-    return dict(zip(lifetimes.born[extra].tolist(), lifetimes.bytes[extra].tolist(), strict=True))
+    """Return what each node takes, in its last call, beyond the storages: in buffers that live in it alone."""
+    first = len(trace.storages)
+    assert (lifetimes.born[first:] == lifetimes.died[first:]).all()
+    later = np.setdiff1d(np.arange(first, len(lifetimes)), lifetimes.first_call)
+    taken: dict[int, int] = {}
+    for node, size in zip(lifetimes.born[later].tolist(), lifetimes.bytes[later].tolist(), strict=True):
+        taken[node] = taken.get(node, 0) + size
+    return taken
 
 
 def extra_bytes(sketch: Sketch, numel: int = 4096) -> list[int]:
@@ -171,6 +175,23 @@ def test_convolutions_in_nchw_convert(compiled: bool) -> None:
     """
     expected = {0: (24 + 1 + 48) * MIB, 1: (48 + 2 + 12) * MIB, 2: (12 + 48 + 44 * 2) * MIB}
     assert convolved_bytes(convolutions(), [PLAIN] * 3, compiled=compiled) == expected
+
+
+def test_cudnn_does_without_its_scratch_but_not_what_torch_copies() -> None:
+    """Where memory is short another kernel is tried; a copy into channels last, or a sum's partial sums, must be."""
+    sketch = convolutions()
+    upstream = sketch.start(64 * MIB, INPUT)
+    sketch.node("aten.sum.dim_IntList", 4096 * 4, phase=BACKWARD, role=GRADIENT, reads=[upstream])
+    trace = dataclasses.replace(sketch.trace(), attribute=np.array([0, 0, 0, -1], np.int32))
+    trace.numel[:] = 4096
+    eager = scratched(sketch, trace, attributes=(PLAIN,))
+    assert eager.bytes[eager.spare].tolist() == [73 * MIB, 62 * MIB, (12 + 48 + 2) * MIB, (60 + 44 * 2) * MIB]
+    assert len(eager) == len(trace.storages) + 5
+    trace.region[:3] = 0
+    laid_out = scratched(sketch, trace, attributes=(LAST,))
+    assert laid_out.bytes[laid_out.spare].tolist() == [44 * 2 * MIB]
+    copies = np.setdiff1d(np.arange(len(trace.storages), len(laid_out)), laid_out.spare)
+    assert laid_out.bytes[copies].tolist() == [25 * MIB, 2 * MIB, 2 * MIB, 2 * MIB, 128 * MIB]
 
 
 def test_channels_last_takes_none_in_eager() -> None:

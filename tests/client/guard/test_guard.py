@@ -91,7 +91,7 @@ def test_the_plan_that_fits_is_found_and_refusing_is_a_policy(caplog: pytest.Log
     others = [size for plan, size in required.items() if plan != smallest]
     assert min(others) > required[smallest]
     just = card(overhead_bytes + required[smallest])
-    # As new as the first, so that the question is the same: what a trained optimizer holds already is no part of a step.
+    # As new as the first, so that the question is the same: a trained optimizer holds its state already.
     anew = Training(width=64)
     with peakcast.guard(anew.model, anew.optimizer, device=just, policy=policy) as guard:
         guard.step(anew.step_on(16))
