@@ -42,18 +42,6 @@ _FEW_VOLUME_PRODUCTS: Final = 1800
 _LARGE_VOLUME: Final = 49
 
 
-def copied_bytes(geometry: Geometry, read_bytes: Sequence[int], given: Sequence[bool] | None) -> int:
-    """Return the copies of images and weights that a graph is given into the layout that inductor chose.
-
-    `given` is set in a graph whose convolutions inductor lays out in channels last, and says which of what is read the
-    graph did not make. That goes for two dimensions (`convolution` in torch/_inductor/kernel/conv.py); others stay as
-    they lie.
-    """
-    if given is None or len(geometry.kernel) != _LAID_OUT_DIMENSIONS or geometry.is_pointwise:
-        return 0
-    return sum(size for size, is_given in zip(read_bytes, given, strict=True) if is_given)
-
-
 def contiguous_bytes(geometry: Geometry, read_bytes: Sequence[int]) -> int:
     """Return what torch makes contiguous before a forward call, whatever kernel runs; backward reads what it saved."""
     return max(read_bytes, default=0) if geometry.is_copied else 0

@@ -10,7 +10,6 @@ import numpy as np
 from peakcast.featurizer.convolution import (
     backward_scratch_bytes,
     contiguous_bytes,
-    copied_bytes,
     forward_scratch_bytes,
 )
 from peakcast.featurizer.convolution_geometry import parse_geometry
@@ -38,19 +37,14 @@ class ConvolutionScratch:
     later: list[int] = field(default_factory=list)
     spare: list[int] = field(default_factory=list)
 
-    def add(self, node: int, copied: int, of_kernel: int) -> list[int]:
-        """Note what a call of a node takes, what torch copies for it and then the kernel's; return the places."""
-        first = len(self.nodes)
-        if copied:
-            self._take(node, copied)
-        if of_kernel:
-            self.spare.append(len(self.nodes))
-            self._take(node, of_kernel)
-        return list(range(first, len(self.nodes)))
-
-    def _take(self, node: int, size_bytes: int) -> None:
+    def add(self, node: int, size_bytes: int, *, is_spare: bool) -> int:
+        """Note what a call of a node takes and return its place."""
+        place = len(self.nodes)
         self.nodes.append(node)
         self.sizes.append(min(size_bytes, MOST_SCRATCH_BYTES))
+        if is_spare:
+            self.spare.append(place)
+        return place
 
 
 def convolution_scratch(trace: Trace, spec: GraphSpec, generation: Generation) -> ConvolutionScratch:
@@ -66,22 +60,23 @@ def convolution_scratch(trace: Trace, spec: GraphSpec, generation: Generation) -
         if geometry.is_copied and trace.region[node] >= 0 and len(inputs) and born[inputs[0]] >= 0:
             geometry = replace(geometry, is_copied=False)  # the compiler makes it as it must lie (`insertions.py`)
         read = trace.storages.bytes[inputs].tolist()
-        is_laid_out = (trace.region[node] >= 0 or trace.replayed) and geometry.is_channels_last
-        # In a replayed trace the copies of what the graph is given are kernels in sight.
-        given = [bool(at < 0) and not trace.replayed for at in born[inputs]] if is_laid_out else None
+        is_laid_out = bool(trace.region[node] >= 0 or trace.replayed) and geometry.is_channels_last
         element_bytes = DTYPE_BYTES.get(spec.dtypes[trace.dtype[node]], 0)
-        copied = copied_bytes(geometry, read, given)
         if op_name(spec.ops[trace.op[node]]) == "convolution_backward":
             of_image, of_weight = backward_scratch_bytes(
                 geometry, read, element_bytes, generation.multiprocessors, is_laid_out=is_laid_out
             )
-            if geometry.gives_image and (taken := scratch.add(node, copied, of_image)):
-                scratch.first += taken
+            if of_image:
+                scratch.first.append(scratch.add(node, of_image, is_spare=True))
                 scratch.later += outputs[1:].tolist()
-            if geometry.gives_weight:
-                scratch.second += scratch.add(node, copied, of_weight)
+            if of_weight:
+                scratch.second.append(scratch.add(node, of_weight, is_spare=True))
             continue
         written = trace.storages.bytes[outputs].tolist()
         of_kernel = forward_scratch_bytes(geometry, read, written, element_bytes, is_laid_out=is_laid_out)
-        scratch.add(node, copied + contiguous_bytes(geometry, read), of_kernel)
+        copied = contiguous_bytes(geometry, read)
+        if copied:
+            scratch.add(node, copied, is_spare=False)
+        if of_kernel:
+            scratch.add(node, of_kernel, is_spare=True)
     return scratch

@@ -226,6 +226,7 @@ def _takeovers(
             born = born_at.get(storage, graph.born[storage])
             # Only older ones, so that no chain of takeovers bites its own tail, whatever a stranger's trace says.
             may_go = born < kernel.node and (born >= first or graph.is_donated[storage])
+            may_go = may_go and not graph.is_scattered(storage)
             others = reading[kernel.node, storage] & ~(kernel.ancestors | 1 << kernel.number)
             if may_go and not others and last_read.get(storage) == kernel.node and storage not in gone:
                 dying.setdefault((graph.bytes[storage], graph.dtype[storage]), []).append(storage)

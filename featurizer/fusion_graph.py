@@ -193,6 +193,10 @@ class CompiledGraph:
         for storage in np.flatnonzero(columns.is_returned).tolist():
             self._returned_at.setdefault(self.died[storage], set()).add(storage)
 
+    def is_scattered(self, storage: int) -> bool:
+        """Tell whether a storage was made by writing into another: nothing takes the place of such a buffer."""
+        return self.born[storage] >= 0 and self.kinds[self.born[storage]] is OpKind.SCATTER
+
     def returned_and_dropped(self, end: int) -> set[int]:
         """Return the storages that the graph ending before node `end` returns and that its caller drops at once."""
         return self._returned_at.get(end - 1, set())

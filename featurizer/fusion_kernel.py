@@ -717,6 +717,8 @@ def _take_over(
                 continue
             born = state[_WRITTEN, storage] if state[_WRITTEN, storage] != _NONE else storages[_BORN, storage]
             may_go = born < runs_at and (born >= first or storages[_DONATED, storage])
+            made_by = storages[_BORN, storage]
+            may_go = may_go and not (made_by >= 0 and nodes[_KIND, made_by] == _SCATTER)
             alike = (
                 storages[_BYTES, storage] == storages[_BYTES, written]
                 and storages[_DTYPE, storage] == storages[_DTYPE, written]

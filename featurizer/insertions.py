@@ -2,7 +2,8 @@
 
 The bias of a convolution is added apart, by code that inductor generates (`convolution` in
 torch/_inductor/kernel/conv.py). What attention, or a convolution, cannot read as it lies is copied for each that reads
-it (`require_strides` in ir.py, asked for by `sdpa_constraint` in lowering.py and by `convolution`).
+it (`require_strides` in ir.py, asked for by `sdpa_constraint` in lowering.py and by `convolution`). What a graph is
+given is copied once into the layout that its convolutions read (`run_node` in graph.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,7 +21,7 @@ from peakcast.featurizer.convolution_geometry import parse_geometry
 from peakcast.featurizer.fusion_lowering import SHARED_READS
 from peakcast.featurizer.op_kinds import OpKind, op_kind, stem
 from peakcast.featurizer.trace import Csr, Int32, Int64, Storages, Trace
-from peakcast.featurizer.vocabulary import DTYPE_BYTES, TEMPORARY
+from peakcast.featurizer.vocabulary import BACKWARD, DTYPE_BYTES, SAVED, TEMPORARY
 
 if TYPE_CHECKING:
     from peakcast.featurizer.spec import GraphSpec
@@ -34,6 +36,8 @@ _ATTENTION: Final = frozenset(
 )
 _TRANSPOSES: Final = frozenset({"permute", "t", "transpose"})
 _BIASED: Final = 3  # image, weight and bias
+# Where a convolution reads image and weight; backward reads the result's gradient first.
+_CONVOLVED: Final = {"convolution": slice(0, 2), "convolution_backward": slice(1, 3)}
 # Query, key and value are three. Real graphs stay far below the other: a hostile one could name views without end.
 _MOST_PARTS: Final = 8
 _MOST_LOOKED_AT: Final = 1_000_000
@@ -50,6 +54,8 @@ class _Insertion:
     reads: tuple[int, ...]
     bytes: int
     source: int  # the storage that it stands in for
+    readers: tuple[int, ...] = ()  # the nodes that read a copy instead
+    numel: int = -1  # where it is not that of what `shaped` makes
 
 
 def with_insertions(spec: GraphSpec, trace: Trace) -> tuple[GraphSpec, Trace, Int64] | None:
@@ -59,7 +65,7 @@ def with_insertions(spec: GraphSpec, trace: Trace) -> tuple[GraphSpec, Trace, In
     """
     stems = [stem(op) for op in spec.ops]
     sums = list(_biases(trace, stems))
-    copies = list(_copies(spec, trace, stems))
+    copies = [*_copies(spec, trace, stems), *_layouts(spec, trace, stems)]
     if not sums and not copies:
         return None
     named = spec.with_ops(_ADD, _COPY)
@@ -111,7 +117,43 @@ def _copies(spec: GraphSpec, trace: Trace, stems: Sequence[str]) -> Iterator[_In
         if size_bytes and not is_spread and not (is_attention and is_all):
             copied += parts
             for _ in range(parts):
-                yield _Insertion(node, node, shaped, _COPY, (storage,), size_bytes, storage)
+                yield _Insertion(node, node, shaped, _COPY, (storage,), size_bytes, storage, (node,))
+
+
+def _layouts(spec: GraphSpec, trace: Trace, stems: Sequence[str]) -> Iterator[_Insertion]:
+    """Yield the copies of images and weights that a graph is given into the layout its convolutions read.
+
+    Each is made once, before all else, and is what backward gets for the original.
+    """
+    part_N = trace.compiled_parts()
+    readers: dict[tuple[int, int], dict[int, None]] = {}
+    for node in _compiled(trace, stems, frozenset(_CONVOLVED)):
+        convolved = trace.inputs.row(node)[_CONVOLVED[stems[trace.op[node]]]].tolist()
+        for storage, is_laid_out in zip(convolved, _laid_out(spec, trace, node), strict=False):
+            if is_laid_out and trace.storages.born[storage] < 0:
+                readers.setdefault((int(trace.region[node]), storage), {})[node] = None
+    starts = dict(zip(*(found.tolist() for found in np.unique(part_N, return_index=True)), strict=True))
+    for (_, storage), nodes in readers.items():
+        first, size_bytes = min(nodes), int(trace.storages.bytes[storage])
+        element = DTYPE_BYTES.get(spec.dtypes[trace.dtype[first]], 0)
+        if size_bytes and element:
+            start, count = starts[int(part_N[first])], size_bytes // element
+            yield _Insertion(start, first, first, _COPY, (storage,), size_bytes, storage, tuple(nodes), count)
+
+
+def _laid_out(spec: GraphSpec, trace: Trace, node: int) -> tuple[bool, bool]:
+    """Tell whether image and weight of a convolution in channels last lie otherwise as they are given.
+
+    What has one channel, or one pixel, lies in both layouts.
+    """
+    attribute = int(trace.attribute[node])
+    geometry = parse_geometry(spec.attributes[attribute]) if attribute >= 0 else None
+    if geometry is None or not geometry.lies_last(is_laid_out=True):
+        return False, False
+    # A weight's channels are those of a group: read, or written where it is transposed.
+    channels = (geometry.channels_out if geometry.is_transposed else geometry.channels_in) // geometry.groups
+    has_pixels = not geometry.image or prod(geometry.image) > 1
+    return geometry.channels_in > 1 and has_pixels, channels > 1 and not geometry.is_pointwise
 
 
 def _computed_reads(spec: GraphSpec, trace: Trace, nodes: Sequence[int]) -> list[tuple[int, int]]:
@@ -193,6 +235,8 @@ def _rebuilt(
     op[placed] = [ops.index(one.op) for one in inserted]
     attribute = trace.attribute[origin]
     attribute[placed] = -1
+    numel = trace.numel[shaped]
+    numel[placed] = [one.numel if one.numel >= 0 else trace.numel[one.shaped] for one in inserted]
 
     numbers = np.arange(len(storages), len(storages) + len(inserted))
     alias = np.arange(len(storages))
@@ -202,8 +246,12 @@ def _rebuilt(
     roles = np.full(len(inserted), TEMPORARY, np.uint8)
     for index, one in enumerate(inserted):
         if one.op == _COPY:
-            instead.setdefault((one.before, int(alias[one.source])), []).append(int(numbers[index]))
-            ends[index] = place[one.before]
+            for reader in one.readers:
+                instead.setdefault((reader, int(alias[one.source])), []).append(int(numbers[index]))
+            last = max(one.readers)
+            ends[index] = place[last]
+            if trace.phase[last] == BACKWARD != trace.phase[one.before]:
+                roles[index] = SAVED
             if storages.died[one.source] == one.before and alias[one.source] == one.source:
                 died[one.source] = placed[index]  # only the copies read it
         else:
@@ -214,7 +262,8 @@ def _rebuilt(
     return replace(
         trace,
         **{name: getattr(trace, name)[origin] for name in ("phase", "device", "line", "region")},
-        **{name: getattr(trace, name)[shaped] for name in ("rank", "numel", "dtype")},
+        **{name: getattr(trace, name)[shaped] for name in ("rank", "dtype")},
+        numel=numel,
         op=op,
         attribute=attribute,
         inputs=_csr(_renamed(trace, trace.inputs, alias), instead, (place, placed), read),

@@ -11,7 +11,6 @@ from handmade import MIB
 from peakcast.featurizer.convolution import (
     backward_scratch_bytes,
     contiguous_bytes,
-    copied_bytes,
     forward_scratch_bytes,
 )
 from peakcast.featurizer.convolution_geometry import Geometry, parse_geometry
@@ -337,17 +336,8 @@ def test_what_a_compiled_convolution_copies(geometry: Geometry, expected_mib: fl
     assert taken == int(expected_mib * MIB)
 
 
-def test_a_compiled_graph_copies_what_it_is_given() -> None:
-    """An image and a weight from outside are copied into channels last; not in other graphs, nor 1 x 1 or volumes."""
-    assert copied_bytes(LAST, [8 * MIB, MIB], [True, True]) == 9 * MIB
-    assert copied_bytes(LAST, [MIB // 4, 8 * MIB, MIB], [False, False, True]) == MIB
-    assert copied_bytes(LAST, [8 * MIB, MIB], None) == 0
-    for kernel in ((1, 1), (3, 3, 3)):
-        assert copied_bytes(dataclasses.replace(LAST, kernel=kernel), [8 * MIB, MIB], [True, True]) == 0
-
-
-def test_what_kernels_copy_comes_on_top() -> None:
-    """An RGB image once more, groups of other than a power of two, and in half precision a few groups of one."""
+def test_what_kernels_copy_in_a_compiled_graph() -> None:
+    """An RGB image, groups of other than a power of two, and in half precision a few groups of one."""
     stem = dataclasses.replace(LAST, channels_in=3)
     assert forward_scratch_bytes(stem, [8 * MIB, MIB], [MIB], FLOAT, is_laid_out=True) == 8 * MIB
     assert backward_scratch_bytes(LAST, [MIB // 4, 8 * MIB, MIB], FLOAT, 132, is_laid_out=True) == (0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fusing import ADD, CAT, EXP, MM, SUM, VIEW, fused, is_inlined, span
 from handmade import MIB, Sketch
 
+from peakcast.featurizer.lifetimes import NO_REUSE
 from peakcast.featurizer.vocabulary import BACKWARD, FORWARD, INPUT, OUTPUT
 
 ONLINE = "prims.prepare_softmax_online.default"
@@ -62,6 +63,20 @@ def test_what_a_node_writes_in_place_is_in_memory() -> None:
     sketch.node("aten.index_put_.default", reads=[zeros, x], writes=[zeros])
     sketch.node(EXP, MIB, reads=[zeros], dies=[zeros])
     assert span(fused(sketch), zeros) == (0, 2)
+
+
+def test_nothing_takes_the_place_of_what_a_scatter_wrote() -> None:
+    """The scatter itself writes in place of what dies in it; a pointwise kernel after it has a buffer of its own."""
+    sketch = Sketch()
+    x = sketch.start(MIB, INPUT)
+    (product,) = sketch.node(MM, 8 * MIB, reads=[x])
+    (put,) = sketch.node("aten.index_put.default", 8 * MIB, reads=[product, x], dies=[product])
+    (after,) = sketch.node(EXP, 8 * MIB, reads=[put], dies=[put])
+    sketch.node(MM, 4, reads=[after], dies=[after])
+    lifetimes = fused(sketch)
+    assert lifetimes.reuses[put] == product
+    assert lifetimes.reuses[after] == NO_REUSE
+    assert span(lifetimes, put) == (1, 2)
 
 
 def test_scatters_left_to_aten_read_their_source_from_memory() -> None:

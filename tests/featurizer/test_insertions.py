@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from fusing import EXP, MM, PERMUTE, VIEW
 from handmade import MIB, Sketch
 from hypothesis import given, settings
@@ -17,9 +18,11 @@ from peakcast.featurizer.lifetimes import NEVER, Lifetimes
 from peakcast.featurizer.prior import simulate
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
-from peakcast.featurizer.vocabulary import INPUT, OUTPUT, PARAMETER
+from peakcast.featurizer.vocabulary import BACKWARD, INPUT, OUTPUT, PARAMETER, SAVED, TEMPORARY
 
 CONVOLUTION, SELECT, POOL = "aten.convolution.default", "aten.select.int", "aten.avg_pool2d.default"
+CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
+LAST = "kernel=3x3,stride=1x1,dilation=1x1,groups=1,transposed=0,channels=64x64,image=28x28,layout=nhwc,copied=0"
 ATTENTION = "aten._scaled_dot_product_efficient_attention.default"
 ONE_DIMENSION = "kernel=3,stride=1,dilation=1,groups=1,transposed=0,channels=128x64,image=256,layout=nhwc,copied=0"
 
@@ -32,7 +35,7 @@ def compiled(sketch: Sketch, numel: Mapping[int, int] | None = None, attributes:
     for node in range(len(trace)):
         made = trace.outputs.row(node).tolist()
         trace.numel[node] = (numel or {}).get(node, trace.storages.bytes[made[0]] // 4 if made else 1)
-        if attributes and spec.ops[trace.op[node]] == CONVOLUTION:
+        if attributes and spec.ops[trace.op[node]] in (CONVOLUTION, CONVOLUTION_BACKWARD):
             trace.attribute[node] = 0
     return replace(spec, attributes=attributes)
 
@@ -133,6 +136,58 @@ def test_a_bias_is_added_in_place_of_what_the_convolution_makes() -> None:
     assert trace.inputs.row(3).tolist() == [results[0], 2]
     lifetimes = fused_lifetimes(trace, named.ops)
     assert lifetimes.reuses[[6, 7]].tolist() == results
+
+
+def laid_out(attribute: str) -> GraphSpec:
+    """Return two convolutions in turn, an image of 24 MiB and weights of 1 and 2, with the second's backward."""
+    sketch = Sketch()
+    image, one, two = sketch.start(24 * MIB, INPUT), sketch.start(MIB, PARAMETER), sketch.start(2 * MIB, PARAMETER)
+    (y,) = sketch.node(CONVOLUTION, 48 * MIB, reads=[image, one])
+    (z,) = sketch.node(CONVOLUTION, 12 * MIB, role=OUTPUT, reads=[y, two])
+    sketch.node(CONVOLUTION_BACKWARD, 48 * MIB, 2 * MIB, phase=BACKWARD, reads=[z, y, two], dies=[y])
+    return compiled(sketch, attributes=(attribute,))
+
+
+def test_a_graph_copies_what_it_is_given_once() -> None:
+    """Image and weights go into channels last before all else; backward reads what forward copied, and so it stays."""
+    spec = laid_out(LAST)
+    found = with_insertions(spec, spec.traces["inductor"])
+    assert found is not None
+    named, trace, origin = found
+    assert origin.tolist() == [0, 0, 1, 0, 1, 2]
+    copies = [int(trace.outputs.row(node)[0]) for node in range(3)]
+    assert trace.storages.bytes[copies].tolist() == [24 * MIB, MIB, 2 * MIB]
+    assert trace.numel[:3].tolist() == [6 * MIB, MIB // 4, MIB // 2]
+    assert trace.storages.role[copies].tolist() == [TEMPORARY, TEMPORARY, SAVED]
+    assert [trace.inputs.row(node).tolist()[:3] for node in (3, 4, 5)] == [
+        copies[:2],
+        [3, copies[2]],
+        [4, 3, copies[2]],
+    ]
+    lifetimes = fused_lifetimes(trace, named.ops)
+    assert sorted(lifetimes.born[copies].tolist()) == [0, 1, 2]
+    assert lifetimes.died[copies].tolist() == [3, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "copied_mib"),
+    [
+        (LAST.replace("layout=nhwc", "layout=nchw"), []),
+        # A weight of single pixels lies in both layouts, and so do images and weights of one channel.
+        (LAST.replace("kernel=3x3", "kernel=1x1"), [24]),
+        (LAST.replace("channels=64x64", "channels=1x64"), []),
+        (LAST.replace("groups=1", "groups=64"), [24]),
+        (LAST.replace("image=28x28", "image=1x1"), [1, 2]),
+        # Inductor lays out images of two dimensions alone.
+        (LAST.replace("kernel=3x3", "kernel=3x3x3"), []),
+    ],
+)
+def test_what_lies_so_already_is_not_copied(attribute: str, copied_mib: list[int]) -> None:
+    """The layout of a graph, kernels, channels and pixels decide."""
+    spec = laid_out(attribute)
+    found = with_insertions(spec, spec.traces["inductor"])
+    made = [] if found is None else found[1].storages.bytes[len(spec.traces["inductor"].storages) :].tolist()
+    assert [size // MIB for size in made] == copied_mib
 
 
 def test_a_prediction_names_the_nodes_of_the_trace() -> None:

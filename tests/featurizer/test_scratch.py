@@ -178,7 +178,7 @@ def test_convolutions_in_nchw_convert(compiled: bool) -> None:
 
 
 def test_cudnn_does_without_its_scratch_but_not_what_torch_copies() -> None:
-    """Where memory is short another kernel is tried; a copy into channels last, or a sum's partial sums, must be."""
+    """Where memory is short another kernel is tried; a contiguous copy, or a sum's partial sums, must be."""
     sketch = convolutions()
     upstream = sketch.start(64 * MIB, INPUT)
     sketch.node("aten.sum.dim_IntList", 4096 * 4, phase=BACKWARD, role=GRADIENT, reads=[upstream])
@@ -187,11 +187,10 @@ def test_cudnn_does_without_its_scratch_but_not_what_torch_copies() -> None:
     eager = scratched(sketch, trace, attributes=(PLAIN,))
     assert eager.bytes[eager.spare].tolist() == [73 * MIB, 62 * MIB, (12 + 48 + 2) * MIB, (60 + 44 * 2) * MIB]
     assert len(eager) == len(trace.storages) + 5
-    trace.region[:3] = 0
-    laid_out = scratched(sketch, trace, attributes=(LAST,))
-    assert laid_out.bytes[laid_out.spare].tolist() == [44 * 2 * MIB]
-    copies = np.setdiff1d(np.arange(len(trace.storages), len(laid_out)), laid_out.spare)
-    assert laid_out.bytes[copies].tolist() == [25 * MIB, 2 * MIB, 2 * MIB, 2 * MIB, 128 * MIB]
+    copied = scratched(sketch, trace, attributes=(f"{PLAIN},copied=1",))
+    assert copied.bytes[copied.spare].tolist() == eager.bytes[eager.spare].tolist()
+    others = np.setdiff1d(np.arange(len(trace.storages), len(copied)), copied.spare)
+    assert copied.bytes[others].tolist() == [24 * MIB, 48 * MIB, 128 * MIB]
 
 
 def test_channels_last_takes_none_in_eager() -> None:
@@ -210,10 +209,9 @@ def test_the_scratch_of_the_image_s_gradient_goes_before_the_weight_s_gradient_c
     assert step.events[step.event_node == 2].tolist() == [5, of_image, ~of_image, 6, of_weight, ~3, ~of_weight]
 
 
-def test_a_compiled_region_copies_what_it_is_given_into_channels_last() -> None:
-    """Images and weights from outside, at each call; what the region made itself already lies so."""
-    expected = {0: (24 + 1) * MIB, 1: 2 * MIB, 2: (2 + 44 * 2) * MIB}
-    assert convolved_bytes(convolutions(), [LAST] * 3, compiled=True) == expected
+def test_channels_last_takes_none_in_a_compiled_region_either() -> None:
+    """What it copies into that layout are nodes of their own (`insertions.py`)."""
+    assert convolved_bytes(convolutions(), [LAST] * 3, compiled=True) == {2: 44 * 2 * MIB}
     # 64 filters of 64 columns are one block: all 48 parts that 49,152 pixels make.
     assert convolved_bytes(convolutions(), [POINTWISE_LAST] * 3, compiled=True) == {2: 48 * 2 * MIB}
 
