@@ -119,7 +119,7 @@ def _reorder(
     for storage in sorted(maker.keys() | readers.keys()):
         dies = first <= graph.died[storage] < end and storage not in returned
         made_at = maker.get(storage)
-        if made_at is not None or (dies and graph.is_donated[storage]):
+        if made_at is not None or (dies and graph.is_saved[storage]):
             read_at = readers.get(storage, set()) - {made_at}
             buffers.append(Buffer(graph.bytes[storage], made_at, read_at, is_output=not dies))
     program = Program(len(times), buffers, _in_turn(kernels, number))

@@ -86,7 +86,8 @@ class GraphColumns:
     bytes: Int64  # [S] rounded as the allocator rounds, so that equal means that one can take the other's place
     born: Int64  # [S]
     died: Int64  # [S]
-    is_donated: Flags  # [S]
+    is_saved: Flags  # [S] made by a compiled forward
+    is_donated: Flags  # [S] and read by nobody else: its backward may write over it
     is_returned: Flags  # [S] its graph returns it, and its caller drops it at once
     is_unread: Flags  # [S] one of several results of a kernel that inductor generates: never written
     returned_view: Int64  # [S] the view by which it leaves its graph, where that is the last node to touch it; -1
@@ -119,6 +120,7 @@ class GraphColumns:
         new = _kept(new, ~is_unread[new.ids])
         beside = _read_beside_the_first(trace.inputs, scatters)
         needed: Int64 = np.concatenate((storage[needs_memory], changed.ids, beside)).astype(np.int64)
+        saved = _saved(trace)
         born, died = trace.storages.born.astype(np.int64), trace.storages.died.astype(np.int64)
         numel = np.where(born >= 0, trace.numel[born] if len(trace) else 0, 0).astype(np.int64)
         size_bytes = -(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES
@@ -155,7 +157,8 @@ class GraphColumns:
             bytes=size_bytes,
             born=born,
             died=died,
-            is_donated=_donated(trace),
+            is_saved=saved,
+            is_donated=_donated(trace, saved),
             is_returned=is_returned,
             is_unread=is_unread,
             returned_view=_returned_views(trace, touched, is_view),
@@ -188,6 +191,7 @@ class CompiledGraph:
         self.bytes: list[int] = columns.bytes.tolist()
         self.born: list[int] = columns.born.tolist()
         self.died: list[int] = columns.died.tolist()
+        self.is_saved: list[bool] = columns.is_saved.tolist()
         self.is_donated: list[bool] = columns.is_donated.tolist()
         self._returned_at: dict[int, set[int]] = {}  # by a graph's last node
         for storage in np.flatnonzero(columns.is_returned).tolist():
@@ -405,12 +409,17 @@ def _flags(ids: NDArray[np.integer], count: int) -> Flags:
     return flags
 
 
-def _donated(trace: Trace) -> NDArray[np.bool_]:
-    """Tell which storages a compiled backward may overwrite: saved by its own forward, seen by nobody else."""
+def _saved(trace: Trace) -> NDArray[np.bool_]:
+    """Tell which storages a compiled forward makes."""
     born = trace.storages.born
     if not len(trace):
         return np.zeros(len(born), np.bool_)
-    donated: NDArray[np.bool_] = (born >= 0) & (trace.region[born] >= 0) & (trace.phase[born] != BACKWARD)
-    read = trace.inputs.ids
+    saved: NDArray[np.bool_] = (born >= 0) & (trace.region[born] >= 0) & (trace.phase[born] != BACKWARD)
+    return saved
+
+
+def _donated(trace: Trace, saved: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Tell which storages a compiled backward may overwrite: saved by its own forward, seen by nobody else."""
+    donated, born, read = saved.copy(), trace.storages.born, trace.inputs.ids
     donated[read[trace.region[trace.inputs.rows()] != trace.region[born[read]]]] = False
     return donated

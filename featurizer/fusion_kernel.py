@@ -29,7 +29,7 @@ _CONCAT: Final = 5
 
 # Rows of `nodes` [11, N].
 _KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER, _INNER, _OPS, _PARTS = range(11)
-# Rows of `storages` [12, S].
+# Rows of `storages` [13, S].
 (
     _READERS,
     _NEEDED,
@@ -43,7 +43,8 @@ _KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER
     _RETURNED_VIEW,
     _LAST_CHANGE,
     _IS_AWAITED,
-) = range(12)
+    _SAVED,
+) = range(13)
 # Rows of `state` [20, S], which is good for one graph: `_GRAPH` says for which.
 (
     _GRAPH,
@@ -610,7 +611,7 @@ def steps(first: int, end: int, columns: Columns, state: Int64, kernels: Kernels
         state[_LAST, storage] = _NONE
         made = state[_MADE, storage]
         dies = _dies(storage, first, end, storages)
-        if made != _NONE or (is_read and dies and storages[_DONATED, storage]):
+        if made != _NONE or (is_read and dies and storages[_SAVED, storage]):
             size[buffers], maker[buffers], is_output[buffers] = storages[_BYTES, storage], made, not dies
             state[_BUFFER, storage] = buffers
             buffers += 1
@@ -873,6 +874,7 @@ def fuse(
             graph.returned_view,
             graph.last_change,
             graph.is_awaited,
+            graph.is_saved,
         ),
         np.int64,
     )
@@ -921,7 +923,7 @@ def _fuse_segments(
 def warm_up() -> None:
     """Compile, or read from the cache: one node that makes a storage."""
     made, nothing = (np.array([0, 1]), np.array([0])), (np.array([0, 0]), np.zeros(0, np.int64))
-    columns = np.zeros((11, 1), np.int64), np.zeros((12, 1), np.int64), nothing, made, nothing
+    columns = np.zeros((11, 1), np.int64), np.zeros((13, 1), np.int64), nothing, made, nothing
     births, deaths, reuses, times = (np.zeros(1, np.int32) for _ in range(4))
     _fuse_segments(columns, [(0, 1)], (births, deaths, reuses, times), (1,) * 12, 1)
 

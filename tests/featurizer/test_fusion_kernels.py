@@ -138,6 +138,21 @@ class TestTakeovers:
         lifetimes, _, grad, _ = self.backward(compiled_forward=False)
         assert lifetimes.reuses[grad] == NO_REUSE
 
+    @pytest.mark.parametrize("eager_reads_saved", [False, True])
+    def test_saved_tensors_are_freed_early_whoever_has_read_them(self, eager_reads_saved: bool) -> None:
+        """A product that frees 64 MiB goes before one that makes 64: donated or not, what was saved counts."""
+        sketch = Sketch()
+        weight = sketch.start(8 * MIB, PARAMETER)
+        (saved,) = sketch.node(MM, 64 * MIB, role=SAVED, reads=[weight])
+        (output,) = sketch.node(MM, 8 * MIB, role=OUTPUT, reads=[saved])
+        sketch.node("aten.mse_loss.default", 4, phase=LOSS, reads=[output, saved] if eager_reads_saved else [output])
+        (tangent,) = sketch.node("aten.mse_loss_backward.default", 8 * MIB, phase=BACKWARD, reads=[output])
+        (inner,) = sketch.node(MM, 64 * MIB, phase=BACKWARD, reads=[tangent, weight])
+        sketch.node(MM, 8 * MIB, phase=BACKWARD, role=GRADIENT, reads=[tangent, saved], dies=[saved])
+        sketch.node(MM, 8 * MIB, phase=BACKWARD, role=GRADIENT, reads=[inner, tangent], dies=[inner, tangent])
+        lifetimes = fused(sketch, [0, 0, EAGER, EAGER, 0, 0, 0])
+        assert lifetimes.died[saved] < lifetimes.born[inner]
+
 
 class TestSiblings:
     def siblings(
