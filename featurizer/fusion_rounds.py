@@ -174,10 +174,18 @@ class _Rounds:
         if not pays or not self._may_join_sums(producer, consumer, common):
             return -1
         if self.ancestors[consumer] >> producer & 1:
-            can_read = not self.writes[producer] & self.reads[consumer] & self.displaced[consumer]
+            moved = self.writes[producer] & self.reads[consumer] & self.displaced[consumer]
+            can_read = not moved or self._is_inverted(consumer)
             is_plain = not self.is_window[consumer] and Loop.PARTS not in (self.loop[one], self.loop[other])
             return shared_bytes if can_read and is_plain else -1
         return shared_bytes if self._distance(one, other) <= SIBLING_DISTANCE else -1
+
+    def _is_inverted(self, group: int) -> bool:
+        """Tell whether a kernel can write where it reads instead: it moves the elements of one buffer, no more."""
+        (read, *more) = self.reads[group]
+        is_unary = not more and len(self.members[group]) == 1 and len(self.writes[group]) == 1
+        elements = self.graph.outer[self.source[group]]
+        return is_unary and self.loop[group] is Loop.FLAT and self.graph.numel[read] == elements
 
     def _may_fuse(self, one: int, other: int) -> bool:
         """Tell whether one kernel can compute two groups, and nothing else must run in between."""

@@ -184,9 +184,23 @@ def _score(
         if is_reduction and shared_elements < of[_OUTER, producer] * of[_INNER, producer]:
             return -1
     if is_made:
-        can_read = is_in_place and not of[_IS_WINDOW, consumer] and _PARTS not in (loop, other_loop)
+        can_read = is_in_place or _is_inverted(consumer, of, about, touched, flags)
+        can_read = can_read and not of[_IS_WINDOW, consumer] and _PARTS not in (loop, other_loop)
         return shared_bytes if can_read else -1
     return shared_bytes if _distance(of, one, other) <= limits[_DISTANCE] else -1
+
+
+@inner
+def _is_inverted(group: int, of: Int64, about: Int64, touched: Int64, flags: Int64) -> bool:
+    """Tell whether a kernel can write where it reads instead: it moves the elements of one buffer, no more."""
+    reads = writes = 0
+    is_whole = True
+    for entry_ in range(of[_FROM, group], of[_TO, group]):
+        reads += (flags[entry_] & _READS) != 0
+        writes += (flags[entry_] & _WRITES) != 0
+        if flags[entry_] & _READS:
+            is_whole = about[_NUMEL, touched[entry_]] == of[_OUTER, group]
+    return reads == 1 and writes == 1 and is_whole and of[_SIZE, group] == 1 and of[_LOOP, group] == _FLAT
 
 
 @inner

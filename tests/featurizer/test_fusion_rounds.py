@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fusing import ADD, EXP, MM, SUM, VIEW, fused, is_inlined, span
+from fusing import ADD, EXP, MM, PERMUTE, SUM, VIEW, fused, is_inlined, span
 from handmade import MIB, Sketch
 
 from peakcast.featurizer.lifetimes import NO_REUSE
@@ -35,6 +35,25 @@ def test_a_fused_kernel_waits_for_all_that_it_reads() -> None:
     lifetimes = fused(sketch)
     assert lifetimes.born[[late, one, two]].tolist() == [1, 2, 2]
     assert span(lifetimes, a) == (0, 2)
+
+
+@pytest.mark.parametrize("reads_another", [False, True])
+def test_what_only_moves_elements_is_written_where_they_are_made(*, reads_another: bool) -> None:
+    """A transposed copy is made by the kernel that makes the original: it writes where it would have read.
+
+    With another operand it has a loop of its own.
+    """
+    sketch = Sketch()
+    (a,) = sketch.node(MM, 8 * MIB)
+    (made,) = sketch.node(EXP, 8 * MIB, reads=[a], dies=[a])
+    (late,) = sketch.node(MM, 8 * MIB, reads=[made])
+    sketch.node(PERMUTE, reads=[made], writes=[made])
+    copied = [made, late] if reads_another else [made]
+    (moved,) = sketch.node(ADD if reads_another else EXP, 8 * MIB, role=OUTPUT, reads=copied, dies=[made])
+    sketch.node(MM, 8 * MIB, role=OUTPUT, reads=[late], dies=[late])
+    lifetimes = fused(sketch)
+    assert lifetimes.born[made] == 1
+    assert lifetimes.born[moved] == (4 if reads_another else 1)
 
 
 def test_not_round_a_kernel_in_between() -> None:
