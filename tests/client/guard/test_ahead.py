@@ -11,9 +11,9 @@ from datetime import timedelta
 import pytest
 import torch
 from answering import answering
+from compiled_anew import compiled_anew
 from guarded import Net, Training, card, eager_losses
 from torch import nn
-from torch._inductor.utils import fresh_cache
 
 import peakcast
 from peakcast.client.guard import compiled_before
@@ -36,7 +36,7 @@ ONLY_EAGER_FITS = {"inductor": (1 << 40, 1 << 41), "eager": (1 << 20, 2 << 20)}
 def _nothing_compiled() -> Iterator[None]:
     torch._dynamo.reset()
     compiled_before._compiled.clear()
-    with fresh_cache():
+    with compiled_anew():
         yield
     torch._dynamo.reset()
 
@@ -46,7 +46,9 @@ class Watched(Training):
 
     def __init__(self, **policy: object) -> None:
         super().__init__()
-        self.policy = Policy(plans=("inductor", "eager"), ask_time=timedelta(seconds=60), **policy)  # type: ignore[arg-type]
+        # Most tests ask once: a process kept ready for the next capture imports torch for nothing.
+        given = {"ask_time": timedelta(seconds=60), "warm_capture": False} | policy
+        self.policy = Policy(plans=("inductor", "eager"), **given)  # type: ignore[arg-type]
         self.guard: Guard | None = None
         self.compiles: list[int] = []
 
@@ -186,7 +188,7 @@ def test_running_out_of_memory_before_the_answer_is_rescued() -> None:
 
 def test_closing_while_deciding_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is interrupted in its compile, and closed at once, has no capturing process left."""
-    training = Watched()
+    training = Watched(warm_capture=True)
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -215,7 +217,7 @@ def test_a_refusal_ends_the_compile() -> None:
 
 def test_a_server_that_is_away_leaves_the_compile_alone() -> None:
     """The compile that has begun goes on as asked, and is the only one."""
-    training = Watched()
+    training = Watched(ask_time=timedelta(seconds=2))
     with training.guarded("http://127.0.0.1:9") as guard:
         assert training.losses(guard.step) == pytest.approx(eager_losses(), rel=1e-5)
         assert (guard.plan, guard.decision.action) == ("inductor", "unknown")

@@ -10,6 +10,7 @@ from typing import Any
 import cloudpickle
 import pytest
 import torch
+from compiled_anew import compiled_anew
 from guarded import Net
 from torch import nn
 
@@ -31,10 +32,8 @@ def _fresh_compiler() -> Iterator[None]:
 
 @pytest.fixture
 def own_caches() -> Iterator[None]:
-    """Give inductor empty caches: what comes out of a cache is not scheduled, so there is nothing to look at."""
-    from torch._inductor.utils import fresh_cache
-
-    with fresh_cache():
+    """Give inductor no cache of graphs: what comes out of a cache is not scheduled, so there is nothing to look at."""
+    with compiled_anew():
         yield
 
 

@@ -10,10 +10,10 @@ from datetime import timedelta
 import pytest
 import torch
 from answering import answering
+from compiled_anew import compiled_anew
 from guarded import Training, card, eager_losses
 from limited_memory import LimitedMemory
 from serving import Served, serving
-from torch._inductor.utils import fresh_cache
 
 import peakcast
 from peakcast.client.guard.policy import Policy
@@ -263,7 +263,7 @@ def test_the_second_look_overrules_a_prediction_that_is_far_too_low(honest_but_l
     # Context and libraries, and 4 MiB: weights, state and one batch's activations of 8,192 rows are 10 times that.
     little = card(CONTEXT_BYTES + LIBRARIES_BYTES + (4 << 20))
     with (
-        fresh_cache(),
+        compiled_anew(),
         peakcast.guard(
             training.model, training.optimizer, server=honest_but_low, device=little, policy=policy
         ) as guard,

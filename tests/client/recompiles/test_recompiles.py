@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from compiled_anew import compiled_anew
 from torch import nn
 from torch._dynamo.callback import CallbackTrigger, callback_handler
 from torch._inductor.cudagraph_trees import is_cudagraph_capture_sizes
-from torch._inductor.utils import fresh_cache
 
 from peakcast.client.recompiles.advice import Varying, advice, varying
 from peakcast.client.recompiles.compile_log import Compile
@@ -141,7 +141,7 @@ def test_the_backward_belongs_to_its_frame() -> None:
     told: list[Compile] = []
     step = compiled_step(backend="inductor")
     # From a warm cache the backward comes with the forward.
-    with fresh_cache(), RecompileWatch(on_compile=told.append) as watch:
+    with compiled_anew(), RecompileWatch(on_compile=told.append) as watch:
         step(4)
         watch.step()
     assert [(each.frame.name, each.backward) for each in told] == [("forward", False), ("forward", True)]
