@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from once import compile_loops
 
 _START_SECONDS = 120.0
 
@@ -59,6 +60,7 @@ def read_events(log_path: Path) -> list[dict[str, Any]]:
 @contextmanager
 def serving(**settings: object) -> Iterator[Served]:
     """Serve with these settings (`max_pending=1` is PEAKCAST_MAX_PENDING=1) until the block ends."""
+    compile_loops()
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PEAKCAST_")}
     with tempfile.TemporaryDirectory() as folder:
         # A store of its own, never that of who runs the tests.
