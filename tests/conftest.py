@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, settings
 # Before numpy and torch are imported: two workers with two threads each only get into each other's way.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+# A pool of compiling processes for each of them costs more than it gains.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # A test that would fetch weights fails at once, whatever the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -21,6 +24,12 @@ settings.register_profile(
 settings.load_profile("peakcast")
 
 ROOT = Path(__file__).parents[1]
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection go through what was imported: many tests, and every capture, collect."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -22,6 +23,8 @@ def main(folder: Path) -> None:
         if getattr(factory, "__annotations__", {}) != {"return": "Workload"} or name.startswith("_"):
             continue
         plans = ["eager", "inductor"] if name in COMPILED else ["eager"]
+        gc.collect()
+        gc.freeze()  # collections during a capture need not go through all that was there before it
         try:
             (folder / f"{name}.json").write_bytes(capture_here(factory, plans, traced_on).to_json())
         except Exception as error:  # noqa: BLE001  (a test says which one failed, and why)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from captured import Captured, Simulated, capture_all
+from once import made_once
 
 from peakcast.featurizer.prior import Prior, simulate
 from peakcast.featurizer.run import DeviceSpec
@@ -15,7 +16,8 @@ from peakcast.models.asked import run_of
 @pytest.fixture(scope="session")
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Captured:
     """Give the graphs of `reported_workloads.py`."""
-    return capture_all(tmp_path_factory.mktemp("reported"), Path(__file__).with_name("capture_reported.py"))
+    script = Path(__file__).with_name("capture_reported.py")
+    return Captured(made_once(tmp_path_factory, "reported", lambda folder: capture_all(folder, script)))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ Usage: capture_all.py FOLDER. Loading torch and the fake device takes seconds: a
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -72,6 +73,8 @@ def _capture_symbolic(folder: Path, traced_on: str) -> None:
 
 
 def _write(folder: Path, name: str, capture: Callable[[], GraphSpec]) -> None:
+    gc.collect()
+    gc.freeze()  # collections during a capture need not go through all that was there before it
     try:
         (folder / f"{name}.json").write_bytes(capture().to_json())
     except Exception as error:  # noqa: BLE001  (some are meant to fail)

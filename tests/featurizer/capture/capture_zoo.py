@@ -5,6 +5,7 @@ CASES is a list of [case key, case fields, plans]; each graph is written to FOLD
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -20,6 +21,8 @@ def main(folder: Path, cases: Path) -> None:
 
     for position, (fields, plans) in enumerate(json.loads(cases.read_text())):
         case = Case.from_dict(fields)
+        gc.collect()
+        gc.freeze()  # collections during a capture need not go through all that was there before it
         spec = capture_here(lambda case=case: build(case), plans, traced_on)
         (folder / f"{position}.json").write_bytes(spec.to_json())
 

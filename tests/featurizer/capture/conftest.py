@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from captured import Captured, capture_all
+from once import made_once
 
 
 @pytest.fixture(scope="session")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
     """Give the graphs of `workloads.py`."""
-    return capture_all(tmp_path_factory.mktemp("captured"))
+    return Captured(made_once(tmp_path_factory, "captured", capture_all))

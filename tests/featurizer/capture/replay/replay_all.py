@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -26,6 +27,8 @@ def main(folder: Path) -> None:
     import replay_workloads
 
     for name, plans in PLANS.items():
+        gc.collect()
+        gc.freeze()  # collections during a replay need not go through all that was there before it
         found = session.replay(getattr(replay_workloads, name), plans)
         (folder / f"{name}.json").write_bytes(found.spec.to_json())
         if found.otherwise is not None:
