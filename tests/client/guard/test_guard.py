@@ -69,7 +69,7 @@ def test_a_plan_that_fits_runs_as_asked_and_is_asked_about_once(service: Served)
 def test_the_plan_that_fits_is_found_and_refusing_is_a_policy(caplog: pytest.LogCaptureFixture) -> None:
     """Between the bounds of two plans the one that fits runs; below all, the smallest with a warning, or an error."""
     training = Training(width=64)
-    policy = Policy(plans=("inductor", "inductor:budget=0.4", "eager"))
+    policy = Policy(plans=("inductor", "inductor:budget=0.4", "eager"), warm_capture=False)
     with peakcast.guard(training.model, training.optimizer, device=TINY, policy=policy) as guard:
         with caplog.at_level(logging.WARNING, "peakcast"):
             losses = training.losses(guard.step)
@@ -103,7 +103,7 @@ def test_the_plan_that_fits_is_found_and_refusing_is_a_policy(caplog: pytest.Log
 def test_refusing_is_a_policy() -> None:
     """Where not even context and libraries fit, no batch does; the step does not run."""
     training = Training()
-    policy = Policy(plans=("eager",), nothing_fits="refuse")
+    policy = Policy(plans=("eager",), nothing_fits="refuse", warm_capture=False)
     with (
         peakcast.guard(training.model, training.optimizer, device=TINY, policy=policy) as guard,
         pytest.raises(NothingFitsError, match="no plan fits in") as refused,
@@ -134,7 +134,7 @@ def test_a_refusal_names_the_largest_batch_that_fits() -> None:
 def test_a_service_that_is_away_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """The plan wanted runs, with one warning; after three failures in a row the service is left alone."""
     training = Training()
-    policy = Policy(plans=("eager", "eager:checkpoint"))
+    policy = Policy(plans=("eager", "eager:checkpoint"), warm_capture=False)
     guard = peakcast.guard(training.model, training.optimizer, server="http://127.0.0.1:9", device=TINY, policy=policy)
     with guard, caplog.at_level(logging.WARNING, "peakcast"):
         # Growing batches: each is a question of its own.
@@ -149,7 +149,7 @@ def test_a_service_that_is_away_changes_nothing(caplog: pytest.LogCaptureFixture
 def test_a_step_that_runs_out_of_memory_is_rescued_under_the_next_plan() -> None:
     """The step runs again from the same state under the next plan, which is remembered; the losses are eager's."""
     training = Training()
-    policy = Policy(plans=("eager", "eager:checkpoint"))
+    policy = Policy(plans=("eager", "eager:checkpoint"), warm_capture=False)
     with peakcast.guard(training.model, training.optimizer, device=LARGE, policy=policy) as guard:
         attempts: list[str] = []
 
@@ -196,7 +196,7 @@ def test_after_running_out_plans_with_larger_bounds_are_tried_too(caplog: pytest
     little = card(CONTEXT_BYTES + LIBRARIES_BYTES + (8 << 20))
     told = {"eager": (5 << 20, 50 << 20), "eager:checkpoint": (7 << 20, 60 << 20)}
     whole = training()
-    policy = Policy(plans=plans, ask_time=timedelta(seconds=30))
+    policy = Policy(plans=plans, ask_time=timedelta(seconds=30), warm_capture=False)
     with (
         answering(told) as server,
         peakcast.guard(whole.model, whole.optimizer, server=server, device=little, policy=policy) as guard,
@@ -259,7 +259,7 @@ def test_errors_of_the_step_pass_untouched() -> None:
 def test_the_second_look_overrules_a_prediction_that_is_far_too_low(honest_but_low: str) -> None:
     """Inductor's own plan shows that what a server promised cannot fit: nothing is compiled, the next plan runs."""
     training = Training(width=64)
-    policy = Policy(plans=("inductor", "eager"), ask_time=timedelta(seconds=30))
+    policy = Policy(plans=("inductor", "eager"), ask_time=timedelta(seconds=30), warm_capture=False)
     # Context and libraries, and 4 MiB: weights, state and one batch's activations of 8,192 rows are 10 times that.
     little = card(CONTEXT_BYTES + LIBRARIES_BYTES + (4 << 20))
     with (
