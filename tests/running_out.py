@@ -18,7 +18,6 @@ def fresh_compiler() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     yield
-    gc.unfreeze()
     torch.compiler.reset()
 
 

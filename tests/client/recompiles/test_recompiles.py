@@ -38,7 +38,6 @@ def _fresh_compiler() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     yield
-    gc.unfreeze()
     torch.compiler.reset()
 
 
