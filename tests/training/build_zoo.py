@@ -1,4 +1,4 @@
-"""Build every model of the zoo on fake tensors of a GPU that is not there, and print what came out as JSON.
+"""Build the models of the zoo that are named on fake tensors of a GPU that is not there, and print them as JSON.
 
 A script of its own: the shim that fakes the GPU has to be loaded before torch, and changes torch for good.
 """
@@ -6,6 +6,7 @@ A script of its own: the shim that fakes the GPU has to be loaded before torch, 
 from __future__ import annotations
 
 import json
+import sys
 
 from peakcast.featurizer.capture import shim
 
@@ -19,7 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from peakcast.training.zoo import entries  # noqa: E402
 
 found = {}
-for name, one in entries().items():
+for name in sys.argv[1:]:
+    one = entries()[name]
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda:0"):
         model = one.make()
         tensors = [*model.parameters(), *model.buffers()]

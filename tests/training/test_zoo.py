@@ -21,13 +21,23 @@ from peakcast.training.zoo.seed import ENTRIES as SEED_ENTRIES
 STEPPED = ("loop_lstm", "gat", "switch_experts", "diagonal_state_space", "conv3d_net", "deep_fm", "nerf", "dit_small")
 
 
-@pytest.fixture(scope="module")
-def built() -> dict[str, Any]:
-    """Build each model once, as a GPU would hold it."""
+PUBLISHED = {"resnet50": 25_557_032, "vit_b_16": 86_567_656, "gpt2_small": 124_439_808, "bert_base": 109_514_298}
+SAMPLE = sorted({*PUBLISHED, *sorted(entries())[::8]})
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(SAMPLE, id="sample"),
+        pytest.param(sorted(entries()), id="all", marks=pytest.mark.slow),
+    ],
+)
+def built(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Build each model once, as a GPU would hold it: always a sample, all of them among the slow tests."""
     script = Path(__file__).with_name("build_zoo.py")
     path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script)],
+        [sys.executable, "-W", "ignore", str(script), *request.param],
         capture_output=True,
         text=True,
         check=False,
@@ -35,12 +45,13 @@ def built() -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert sorted(found) == request.param
     return found
 
 
 def test_every_model_is_of_the_architecture_it_says(built: dict[str, Any]) -> None:
     """The unit of hold-out is the implementing class, so that has to be the true one."""
-    assert {name: one["class"] for name, one in built.items()} == architectures()
+    assert {name: one["class"] for name, one in built.items()} == {name: architectures()[name] for name in built}
 
 
 def test_every_model_and_batch_lands_on_the_default_device(built: dict[str, Any]) -> None:
@@ -48,10 +59,7 @@ def test_every_model_and_batch_lands_on_the_default_device(built: dict[str, Any]
     assert {name: one["devices"] for name, one in built.items() if one["devices"] != ["cuda"]} == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [("resnet50", 25_557_032), ("vit_b_16", 86_567_656), ("gpt2_small", 124_439_808), ("bert_base", 109_514_298)],
-)
+@pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
 def test_known_models_have_their_published_size(built: dict[str, Any], name: str, parameters: int) -> None:
     """Parameter counts as torchvision and the models' papers state them."""
     assert built[name]["parameters"] == parameters

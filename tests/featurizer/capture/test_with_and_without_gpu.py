@@ -33,6 +33,7 @@ EAGER = [
     ("t5_small", 4, "none"),
     ("attn_manual", 32, "none"),
 ]
+SAMPLE = [case for case in EAGER if case[0] in {"mlp4096", "gpt2_small", "resnet18", "attn_manual"}]
 # ResNet-18 is not among them: torch 2.11's partitioner saves 24 MiB (6 %) more than 2.13's. BEiT is there for eager
 # attention alone.
 COMPILED = [case for case in EAGER if case[0] not in {"resnet18", "beit_base_patch16_224"}]
@@ -80,10 +81,13 @@ def compare(cases: list[tuple[str, int, str]], plan: str, folder: Path) -> dict[
     return ratios
 
 
-def test_eager_priors_agree(tmp_path: Path) -> None:
-    """Nine eager steps, five under autocast, within 2 % of what they are traced on the card."""
-    ratios = compare(EAGER, "eager", tmp_path)
-    assert len(ratios) == 9
+@pytest.mark.parametrize(
+    "cases", [pytest.param(SAMPLE, id="sample"), pytest.param(EAGER, id="all", marks=pytest.mark.slow)]
+)
+def test_eager_priors_agree(cases: list[tuple[str, int, str]], tmp_path: Path) -> None:
+    """Nine eager steps, five under autocast, within 2 % of what they are traced on the card; always four of them."""
+    ratios = compare(cases, "eager", tmp_path)
+    assert len(ratios) == len(cases)
     assert {model: ratio for model, ratio in ratios.items() if abs(ratio - 1) > 0.02} == {}
 
 
