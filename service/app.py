@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -29,8 +30,9 @@ def create_app(settings: Settings | None = None, *, on_load_failure: Callable[[]
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # A thread that the process does not wait for when it ends: loops are compiled in it, which takes a minute.
+        threading.Thread(target=state.load, name="peakcast-load", daemon=True).start()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.to_thread.run_sync, state.load)
             tasks.start_soon(anyio.to_thread.run_sync, state.link.open)
             yield
             tasks.cancel_scope.cancel()

@@ -59,6 +59,19 @@ def _logged_request(served: Served, request_id: str) -> dict[str, Any]:
     raise AssertionError(f"no log line for request {request_id}")
 
 
+def test_stopping_does_not_wait_for_loops_that_are_being_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filling numba's cache takes a minute of CPU after the service is ready: asked to stop, it ends without."""
+    pytest.importorskip("numba")
+    with monkeypatch.context() as empty_cache:
+        empty_cache.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+        with serving() as served:
+            served.process.send_signal(signal.SIGTERM)
+            assert served.process.wait(timeout=60) == 0
+            assert "warm" not in {event["event"] for event in served.events()}
+
+
 def test_each_request_is_one_line_of_json_without_secrets() -> None:
     """The log has route, status and time of each request under the id the caller was told, and no token."""
     with serving(token="open-sesame-1") as served:  # noqa: S106 - of this test's own server
@@ -72,7 +85,8 @@ def test_each_request_is_one_line_of_json_without_secrets() -> None:
 def test_an_altered_model_is_not_served(tmp_path: Path) -> None:
     """One byte changed in one file: the process ends with 1 and names the file."""
     root = shutil.copytree(PRETRAINED, tmp_path / "models")
-    victim = next(path for path in sorted(root.rglob("*.txt")) if path.stat().st_size > 100)
+    in_use = root / (root / "current").read_text().strip()
+    victim = next(path for path in sorted(in_use.rglob("*.txt")) if path.stat().st_size > 100)
     content = bytearray(victim.read_bytes())
     content[50] ^= 1
     victim.write_bytes(bytes(content))

@@ -144,15 +144,16 @@ def test_replays_lead_where_nothing_was_measured(place: Path) -> None:
 
 
 def start(place: Path, cache: str) -> subprocess.Popen[bytes]:
-    """Start `peakcast train` in a process group of its own."""
+    """Start `peakcast train` in a process group of its own; what it says goes into a file."""
     usual = ["--corpus", "corpus", "--registry", cache, "--settings", "long.json", "--jobs", "1", "--cache", cache]
-    return subprocess.Popen(
-        [sys.executable, "-m", "peakcast", "train", *usual, "--json"],
-        cwd=place,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with (place / f"{cache}.err").open("ab") as said:
+        return subprocess.Popen(
+            [sys.executable, "-m", "peakcast", "train", *usual, "--json"],
+            cwd=place,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
+        )
 
 
 def finished(place: Path, cache: str) -> set[str]:
@@ -167,6 +168,7 @@ def test_kill_9_and_resume_give_the_same_bytes(place: Path) -> None:
     deadline = time.monotonic() + 120
     while len(finished(place, "broken")) < 2 and killed.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
+    assert killed.poll() is None, (place / "broken.err").read_text()
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     kept = finished(place, "broken")
