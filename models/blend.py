@@ -27,10 +27,11 @@ TASKS = ("training", "inference")
 _SURE = 2.0
 # Share of the architectures, those that gain most, without which there must still be a gain: a rule, not an anecdote.
 _TRIMMED = 0.03
-# Fewer rows than this choose noise among so many settings, as `required` did, whose correction made it worse on records
-# held out: such a quantity takes the numbers of steady_allocated, which every record has.
-_MIN_OWN_ROWS = 120
+# Fewer rows than this choose noise.
 _MIN_ROWS = 20
+# A quantity that fewer of the records have teaches its heads noise, and is left to the simulation: `required`, which
+# one record in ten has, was made worse on records held out by numbers of its own and by those of the others.
+_MIN_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ class Blend:
         for (cell, of_cell), column in product(_cells(examples), range(len(QUANTITIES))):
             rows = of_cell & np.isfinite(measured_PQ[:, column])
             name = f"{cell}/{QUANTITIES[column]}"
-            if column > 0 and rows.sum() < _MIN_OWN_ROWS:
-                shrinks[name] = shrinks[f"{cell}/{QUANTITIES[0]}"]
+            if rows.sum() < _MIN_SHARE * of_cell.sum():
+                shrinks[name] = Shrink()
             else:
                 truth = measured_PQ[rows, column] / prior[rows, column]
                 shrinks[name] = _choose(truth, corrections_HPQ[:, rows, column], labels[rows], tried)
