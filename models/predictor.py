@@ -159,7 +159,7 @@ class Predictor:
             extended.append(bound.support == "tail")
             if confidence == "unknown":
                 upper[row] = np.maximum(upper[row], covers[row].cautious_bytes(example.facts))
-        expected = ordered(expected, examples)
+        expected = ordered(expected, examples, is_warm=True)
         return Forecast(
             expected_PQ=expected,
             upper_PQ=ordered(np.maximum(upper, expected), examples),
@@ -255,18 +255,21 @@ def _load(folder: Path, _modified_ns: int) -> Predictor:
     return Predictor.from_files(manifest.version, files)
 
 
-def ordered(bytes_PQ: Floats, examples: Sequence[Example]) -> Floats:
+def ordered(bytes_PQ: Floats, examples: Sequence[Example], *, is_warm: bool = False) -> Floats:
     """Return the bytes with what must hold put right, by raising what is too low: no bound is broken by another's.
 
     Nothing below the parameters and optimizer state; reserved at least allocated; required at least the larger of the
     allocated, and what a rank without luck allocates; the larger of the reserved at least what is required, since the
-    allocator gives cached blocks back before it fails.
+    allocator gives cached blocks back before it fails. What a compiler tries in a cold first step counts for a bound; a
+    process with warm caches (`is_warm`), in which `required` is measured, does without.
     """
     result = np.maximum(bytes_PQ, np.stack([example.floor_bytes for example in examples]))
     result[:, STEADY_RESERVED] = np.maximum(result[:, STEADY_RESERVED], result[:, STEADY_ALLOCATED])
     result[:, FIRST_RESERVED] = np.maximum(result[:, FIRST_RESERVED], result[:, FIRST_ALLOCATED])
     unlucky = np.array([example.most_allocated_bytes for example in examples], dtype=float)
-    least = np.maximum(np.maximum(result[:, STEADY_ALLOCATED], result[:, FIRST_ALLOCATED]), unlucky)
+    tunes = np.array([is_warm and not example.is_eager for example in examples], dtype=bool)
+    first = np.where(tunes, 0.0, result[:, FIRST_ALLOCATED])
+    least = np.maximum(np.maximum(result[:, STEADY_ALLOCATED], first), unlucky)
     result[:, REQUIRED] = np.maximum(result[:, REQUIRED], least)
     rows = np.arange(len(result))
     larger = np.where(result[:, FIRST_RESERVED] > result[:, STEADY_RESERVED], FIRST_RESERVED, STEADY_RESERVED)

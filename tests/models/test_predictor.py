@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -12,7 +15,7 @@ from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.vocabulary import BACKWARD
 from peakcast.models.coverage import unfused_bytes
-from peakcast.models.predictor import Predictor
+from peakcast.models.predictor import Predictor, ordered
 from peakcast.training.fit import fit_pair
 from peakcast.training.fit_settings import FitSettings, SequenceSettings
 
@@ -24,6 +27,19 @@ def pair() -> Predictor:
     """Return a pair fitted on made-up records: how well is not the question here."""
     quick = FitSettings(inner_folds=2, rounds=20, spread_rounds=5, sequence=SequenceSettings(epochs=1, hidden=4))
     return fit_pair(make_dataset(architectures=6, records=6), quick)
+
+
+@pytest.mark.parametrize(
+    ("plan", "is_warm", "required_gib"), [("eager", True, 5.0), ("inductor", True, 4.0), ("inductor", False, 5.0)]
+)
+def test_what_tuning_takes_counts_for_bounds_alone(plan: str, required_gib: float, *, is_warm: bool) -> None:
+    """A cold first step of 5 GiB under a compiler does not raise what a warm process is expected to require, 4 GiB."""
+    example = replace(make_dataset(architectures=1, records=1).examples[0], plan=plan)
+    gib = 2.0**30
+    steady_allocated, steady_reserved, first_allocated, first_reserved, required = 3.0, 6.0, 5.0, 6.0, 4.0
+    given_PQ = np.array([[steady_allocated, steady_reserved, first_allocated, first_reserved, required]]) * gib
+    result = ordered(given_PQ, [example], is_warm=is_warm)[0] / gib
+    assert result.tolist() == [steady_allocated, steady_reserved, first_allocated, first_reserved, required_gib]
 
 
 @given(
