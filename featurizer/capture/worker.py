@@ -5,6 +5,7 @@ It is a process of its own because the fake CUDA device must be loaded before to
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.metadata
 import importlib.util
@@ -48,6 +49,7 @@ def _message(error: BaseException) -> str:
 def _capture(request: dict[str, Any]) -> bytes:
     traced_on = prepare_host(allow_cpu=request["allow_cpu"], world_size=request.get("world_size"))
     factory, plans = workload_factory(request), request["plans"]
+    gc.freeze()  # collections during the capture need not go through all that was imported
     if not request.get("symbolic"):
         return capture_here(factory, plans, traced_on, progress=_say).to_json()
     from peakcast.featurizer.capture.sizes import BatchRange
