@@ -71,11 +71,11 @@ def _with_kernels_timed(step: StepEvents, trace: Trace, ops: Sequence[str], life
         return step
     live_E = step.bytes[step.start].sum() + np.cumsum(np.where(events >= 0, step.bytes[events], -step.bytes[~events]))
     extra_N = L2_CACHE_BYTES + _cloned_bytes(trace, lifetimes, segment_N)
-    chosen = []
-    for segment in np.unique(segment_N[at[candidate_E]]):
-        inside = np.flatnonzero(candidate_E & (segment_N[at] == segment))
-        chosen.append(inside[np.argmax(live_E[inside] + extra_N[at[inside]])])
-    place = np.sort(np.array(chosen, np.int64))
+    candidates = np.flatnonzero(candidate_E)
+    segment, most = segment_N[at[candidates]], live_E[candidates] + extra_N[at[candidates]]
+    largest_first = np.lexsort((-most, segment))
+    chosen = largest_first[np.unique(segment[largest_first], return_index=True)[1]]
+    place = np.sort(candidates[chosen])
     tensor = len(step.bytes) + np.arange(len(place))
     where, what = np.repeat(place + 1, 2), np.stack((tensor, ~tensor), axis=1).ravel()
     return replace(

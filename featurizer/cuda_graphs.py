@@ -45,6 +45,8 @@ class GraphedLifetimes:
 
     def pool_of(self, step: StepEvents) -> NDArray[np.bool_]:
         """Mark the tensors [T] of a step that live in the private pool."""
+        if not len(self.segment):
+            return np.zeros(len(step.node), np.bool_)
         inside: NDArray[np.bool_] = (step.node >= 0) & (self.segment[np.maximum(step.node, 0)] != _OUTSIDE)
         return inside
 
@@ -91,14 +93,15 @@ def _copies(trace: Trace, lifetimes: Lifetimes, segment_N: Int64, time: Int64) -
     reader, read = trace.inputs.rows(), trace.inputs.ids
     kept = copied_S[read] & (segment_N[reader] != _OUTSIDE)
     reader, read = reader[kept], read[kept]
-    found = []
-    starts = {int(code): int(time[segment_N == code].min()) for code in np.unique(segment_N[reader])}
-    for code, start in starts.items():
-        in_segment = segment_N[reader] == code
-        last_S = np.full(len(storages), -1, np.int64)
-        np.maximum.at(last_S, read[in_segment], time[reader[in_segment]])
-        found += [(int(storages.bytes[one]), start, int(last_S[one])) for one in np.flatnonzero(last_S >= 0)]
-    return found
+    codes, code_N = np.unique(segment_N, return_inverse=True)
+    start_C = np.full(len(codes), len(trace), np.int64)
+    np.minimum.at(start_C, code_N, time)
+    # One copy for each storage that a segment reads, until it does so for the last time.
+    copies, copy = np.unique(code_N[reader] * len(storages) + read, return_inverse=True)
+    last = np.zeros(len(copies), np.int64)
+    np.maximum.at(last, copy, time[reader])
+    code, storage = np.divmod(copies, max(len(storages), 1))
+    return list(zip(storages.bytes[storage].tolist(), start_C[code].tolist(), last.tolist(), strict=True))
 
 
 def _workspaces(in_time: Int64, takes: Sequence[tuple[Int64, int]]) -> list[tuple[int, int, int]]:

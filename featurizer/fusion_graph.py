@@ -86,7 +86,7 @@ class GraphColumns:
     bytes: Int64  # [S] rounded as the allocator rounds, so that equal means that one can take the other's place
     born: Int64  # [S]
     died: Int64  # [S]
-    is_saved: Flags  # [S] made by a compiled forward
+    is_saved: Flags  # [S] made by a compiled forward and freed by its backward
     is_donated: Flags  # [S] and read by nobody else: its backward may write over it
     is_returned: Flags  # [S] its graph returns it, and its caller drops it at once
     is_unread: Flags  # [S] one of several results of a kernel that inductor generates: never written
@@ -410,11 +410,13 @@ def _flags(ids: NDArray[np.integer], count: int) -> Flags:
 
 
 def _saved(trace: Trace) -> NDArray[np.bool_]:
-    """Tell which storages a compiled forward makes."""
-    born = trace.storages.born
+    """Tell which storages a compiled forward makes for its own backward, which frees them."""
+    born, died = trace.storages.born, trace.storages.died
     if not len(trace):
         return np.zeros(len(born), np.bool_)
-    saved: NDArray[np.bool_] = (born >= 0) & (trace.region[born] >= 0) & (trace.phase[born] != BACKWARD)
+    made = (born >= 0) & (trace.region[born] >= 0) & (trace.phase[born] != BACKWARD)
+    freed = (died >= 0) & (trace.region[died] == trace.region[born]) & (trace.phase[died] == BACKWARD)
+    saved: NDArray[np.bool_] = made & freed
     return saved
 
 

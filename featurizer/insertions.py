@@ -123,7 +123,8 @@ def _copies(spec: GraphSpec, trace: Trace, stems: Sequence[str]) -> Iterator[_In
 def _layouts(spec: GraphSpec, trace: Trace, stems: Sequence[str]) -> Iterator[_Insertion]:
     """Yield the copies of images and weights that a graph is given into the layout its convolutions read.
 
-    Each is made once, before all else, and is what backward gets for the original.
+    What backward reads as well is copied once, before all else, and backward gets the copy; else each convolution
+    copies for itself (`convolution` in kernel/conv.py).
     """
     part_N = trace.compiled_parts()
     readers: dict[tuple[int, int], dict[int, None]] = {}
@@ -136,9 +137,15 @@ def _layouts(spec: GraphSpec, trace: Trace, stems: Sequence[str]) -> Iterator[_I
     for (_, storage), nodes in readers.items():
         first, size_bytes = min(nodes), int(trace.storages.bytes[storage])
         element = DTYPE_BYTES.get(spec.dtypes[trace.dtype[first]], 0)
-        if size_bytes and element:
-            start, count = starts[int(part_N[first])], size_bytes // element
+        if not size_bytes or not element:
+            continue
+        count = size_bytes // element
+        if any(trace.phase[node] == BACKWARD for node in nodes):
+            start = starts[int(part_N[first])]
             yield _Insertion(start, first, first, _COPY, (storage,), size_bytes, storage, tuple(nodes), count)
+            continue
+        for node in nodes:
+            yield _Insertion(node, node, node, _COPY, (storage,), size_bytes, storage, (node,), count)
 
 
 def _laid_out(spec: GraphSpec, trace: Trace, node: int) -> tuple[bool, bool]:

@@ -51,7 +51,8 @@ class Steps:
 
     `private` marks the tensors [T] of a pool that shares no block with the others and gives none back; what is reserved
     is then the sum of two allocators. `tuned` is the first step where a compiler tries its kernels first: it sets the
-    first step's peaks and what stays reserved after it, but `required` does without, as in a process with warm caches.
+    first step's peaks and what stays reserved after it, but `required` does without, as in a process with warm caches;
+    a private pool gives nothing back, so that what tuning took in one is required.
     """
 
     first: StepEvents

@@ -80,7 +80,11 @@ class State:
     def _speed_up(self) -> None:
         """Do what makes later answers faster, while the first ones are given already."""
         started = time.perf_counter()
-        is_compiled = compiled.load()
+        try:
+            is_compiled = compiled.load()
+        except Exception:  # answers go on in Python
+            log.exception("not_compiled")
+            is_compiled = False
         # What is there now stays: the collector need not walk through it again with every few requests.
         gc.collect()
         gc.freeze()

@@ -29,6 +29,7 @@ OPS = (
 ATTRIBUTES = (
     "kernel=3x3,stride=1x1,dilation=1x1,groups=1,transposed=0,channels=64x128,image=56x56,layout=nchw,copied=1",
     "kernel=3,groups=4,channels=8x16,layout=nhwc",
+    "kernel=3x3,stride=1x1,dilation=1x1,groups=1,transposed=0,channels=16x16,image=8x8,layout=nhwc,copied=0",
     "kernel=1x1,groups=0,channels=-1x1,layout=nchw",
     "~",
 )

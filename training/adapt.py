@@ -67,7 +67,7 @@ def adapt(parent: Predictor, local: Dataset) -> Predictor:
             )
             moved[rows, column] = out_of_fold
             shifts |= dict.fromkeys(cells, shift)
-    moved = ordered(moved, local.examples)
+    moved = ordered(moved, local.examples, is_warm=True)
     adaptation = Adaptation(
         frozenset(place_of(example.facts) for example in local.examples),
         shifts,

@@ -92,6 +92,15 @@ def test_the_pool_keeps_its_blocks_to_itself() -> None:
     assert apart.required_bytes == pytest.approx(2 * (40 + 20) * MIB, abs=20 * MIB)
 
 
+def test_a_graph_without_nodes_has_no_pool() -> None:
+    """What is there before the step lies outside."""
+    sketch = Sketch()
+    sketch.start(4 * MIB, PARAMETER)
+    trace = sketch.trace()
+    found = graphed(trace, observed_lifetimes(trace), [])
+    assert found.pool_of(step_events(trace, found.lifetimes)).tolist() == [False]
+
+
 def test_what_timing_kernels_took_stays_in_the_pool() -> None:
     """One pool gives it back where memory is short; a private one never does, so that it is required for good."""
     sketch = Sketch()

@@ -153,6 +153,18 @@ class TestTakeovers:
         lifetimes = fused(sketch, [0, 0, EAGER, EAGER, 0, 0, 0])
         assert lifetimes.died[saved] < lifetimes.born[inner]
 
+    @pytest.mark.parametrize("maker", [0, 1])
+    def test_another_graphs_output_frees_nothing(self, maker: int) -> None:
+        """What another compiled graph made is an input like any other: its last reader does not go first for it."""
+        sketch = Sketch()
+        weight = sketch.start(8 * MIB, PARAMETER)
+        (given,) = sketch.node(MM, 64 * MIB, reads=[weight])
+        (inner,) = sketch.node(MM, 64 * MIB, reads=[weight])
+        sketch.node(MM, 8 * MIB, role=OUTPUT, reads=[weight, given], dies=[given])
+        sketch.node(MM, 8 * MIB, role=OUTPUT, reads=[inner, weight], dies=[inner])
+        lifetimes = fused(sketch, [EAGER if maker else 0, 1, 1, 1])
+        assert lifetimes.born[inner] < lifetimes.died[given]
+
 
 class TestSiblings:
     def siblings(

@@ -169,6 +169,23 @@ def test_a_graph_copies_what_it_is_given_once() -> None:
     assert lifetimes.died[copies].tolist() == [3, 3, 5]
 
 
+def test_without_a_backward_each_convolution_copies_for_itself() -> None:
+    """Two that read one image copy it one after the other, right before they run."""
+    sketch = Sketch()
+    image, one, two = sketch.start(24 * MIB, INPUT), sketch.start(MIB, PARAMETER), sketch.start(2 * MIB, PARAMETER)
+    for weight in (one, two):
+        sketch.node(CONVOLUTION, 48 * MIB, role=OUTPUT, reads=[image, weight])
+    spec = compiled(sketch, attributes=(LAST,))
+    found = with_insertions(spec, spec.traces["inductor"])
+    assert found is not None
+    _, trace, origin = found
+    assert origin.tolist() == [0, 0, 0, 1, 1, 1]
+    copies = [int(trace.outputs.row(node)[0]) for node in (0, 1, 3, 4)]
+    assert trace.storages.bytes[copies].tolist() == [24 * MIB, MIB, 24 * MIB, 2 * MIB]
+    assert trace.storages.died[copies].tolist() == [2, 2, 5, 5]
+    assert set(trace.storages.role[copies].tolist()) == {TEMPORARY}
+
+
 @pytest.mark.parametrize(
     ("attribute", "copied_mib"),
     [
@@ -206,10 +223,10 @@ def test_a_prediction_names_the_nodes_of_the_trace() -> None:
 @settings(max_examples=100)
 def test_traces_that_make_no_sense(spec: GraphSpec) -> None:
     """Whatever a valid trace holds: each node comes from one of the trace, and all storages stay."""
-    names = (ATTENTION, CONVOLUTION, EXP, PERMUTE, SELECT)
+    names = (ATTENTION, CONVOLUTION, CONVOLUTION_BACKWARD, EXP, PERMUTE, SELECT)
     ops = tuple(f"{names[index % len(names)]}{index or ''}" for index in range(len(spec.ops)))
     for trace in spec.traces.values():
-        trace.region[:] = 0
+        trace.region[:] = np.arange(len(trace)) // 4 % 2
         found = with_insertions(replace(spec.with_ops(), ops=ops), trace)
         if found is not None:
             named, inserted, origin = found

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from once import compile_loops
 from serving import Served, serving
 
 from peakcast.models.registry import PRETRAINED
@@ -64,6 +65,7 @@ def test_stopping_does_not_wait_for_loops_that_are_being_compiled(
 ) -> None:
     """Filling numba's cache takes a minute of CPU after the service is ready: asked to stop, it ends without."""
     pytest.importorskip("numba")
+    compile_loops()  # into the cache that other services use, before this one gets an empty one
     with monkeypatch.context() as empty_cache:
         empty_cache.setenv("NUMBA_CACHE_DIR", str(tmp_path))
         with serving() as served:
