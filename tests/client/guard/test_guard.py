@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -80,7 +81,8 @@ def test_the_plan_that_fits_is_found_and_refusing_is_a_policy(caplog: pytest.Log
         assert (guard.plan, guard.decision.action) == (smallest, "smallest")
     told = [record.message for record in caplog.records if "no plan fits in" in record.message]
     assert len(told) == 1
-    assert told[0].endswith(f"; {smallest} is expected to need least; running {smallest}")
+    # In brackets: what makes the answer unsure, where something does.
+    assert re.search(rf"; {smallest} is expected to need least( \[[^]]+\])?; running {smallest}$", told[0])
     assert all(f"{plan} (expected " in told[0] for plan in policy.plans)
     again = Training(width=64)
     assert losses == pytest.approx(again.losses(lambda step: step()), rel=1e-5)
