@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from peakcast.featurizer.convolution import (
-    backward_scratch_bytes,
-    contiguous_bytes,
-    forward_scratch_bytes,
-)
+from peakcast.featurizer.convolution import backward_scratch_bytes, contiguous_bytes, forward_scratch_bytes
 from peakcast.featurizer.convolution_geometry import parse_geometry
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU

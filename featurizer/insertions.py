@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from peakcast.featurizer.convolution_geometry import parse_geometry
+from peakcast.featurizer.convolution_geometry import Geometry, parse_geometry
 from peakcast.featurizer.fusion_lowering import SHARED_READS
 from peakcast.featurizer.op_kinds import OpKind, op_kind, stem
 from peakcast.featurizer.trace import Csr, Int32, Int64, Storages, Trace
@@ -153,8 +153,7 @@ def _laid_out(spec: GraphSpec, trace: Trace, node: int) -> tuple[bool, bool]:
 
     What has one channel, or one pixel, lies in both layouts.
     """
-    attribute = int(trace.attribute[node])
-    geometry = parse_geometry(spec.attributes[attribute]) if attribute >= 0 else None
+    geometry = _geometry(spec, trace, node)
     if geometry is None or not geometry.lies_last(is_laid_out=True):
         return False, False
     # A weight's channels are those of a group: read, or written where it is transposed.
@@ -186,11 +185,15 @@ def _is_inlined(spec: GraphSpec, trace: Trace, readers: Sequence[int], attention
 
 def _is_copied(spec: GraphSpec, trace: Trace, node: int) -> bool:
     """Tell whether a convolution must have its image copied: over one dimension, where that comes transposed."""
-    attribute = int(trace.attribute[node])
-    geometry = parse_geometry(spec.attributes[attribute]) if attribute >= 0 else None
+    geometry = _geometry(spec, trace, node)
     if geometry is None or not len(trace.inputs.row(node)):
         return False
     return geometry.is_copied or len(geometry.kernel) == 1
+
+
+def _geometry(spec: GraphSpec, trace: Trace, node: int) -> Geometry | None:
+    attribute = int(trace.attribute[node])
+    return parse_geometry(spec.attributes[attribute]) if attribute >= 0 else None
 
 
 def _touches(trace: Trace, storages: set[int]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:

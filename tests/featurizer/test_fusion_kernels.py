@@ -104,19 +104,28 @@ class TestTakeovers:
         (b,) = sketch.node(EXP, 8 * MIB, reads=[made], dies=[made])
         assert fused(sketch, [EAGER, 0, 0]).reuses[[a, b]].tolist() == [NO_REUSE, NO_REUSE]
 
-    def backward(
-        self, *, eager_reads_saved: bool = False, compiled_forward: bool = True
-    ) -> tuple[Lifetimes, int, int, int]:
-        """Return a step whose backward has gradients of a saved tensor's and of the tangent's size.
+    def until_backward(
+        self, *, saved_bytes: int, tangent_bytes: int, eager_reads_saved: bool
+    ) -> tuple[Sketch, int, int, int, int]:
+        """Return a step as far as its tangent; with it weight, what the forward saved, output and tangent.
 
         The loss, which is eager, reads the output; with `eager_reads_saved` what the forward saved as well.
         """
         sketch = Sketch()
         weight = sketch.start(8 * MIB, PARAMETER)
-        (saved,) = sketch.node(MM, 16 * MIB, role=SAVED, reads=[weight])
+        (saved,) = sketch.node(MM, saved_bytes, role=SAVED, reads=[weight])
         (output,) = sketch.node(MM, 8 * MIB, role=OUTPUT, reads=[saved])
         sketch.node("aten.mse_loss.default", 4, phase=LOSS, reads=[output, saved] if eager_reads_saved else [output])
-        (tangent,) = sketch.node("aten.mse_loss_backward.default", 32 * MIB, phase=BACKWARD, reads=[output])
+        (tangent,) = sketch.node("aten.mse_loss_backward.default", tangent_bytes, phase=BACKWARD, reads=[output])
+        return sketch, weight, saved, output, tangent
+
+    def backward(
+        self, *, eager_reads_saved: bool = False, compiled_forward: bool = True
+    ) -> tuple[Lifetimes, int, int, int]:
+        """Return a step whose backward has gradients of a saved tensor's and of the tangent's size."""
+        sketch, weight, saved, output, tangent = self.until_backward(
+            saved_bytes=16 * MIB, tangent_bytes=32 * MIB, eager_reads_saved=eager_reads_saved
+        )
         (grad,) = sketch.node(EXP, 16 * MIB, phase=BACKWARD, role=GRADIENT, reads=[saved, weight], dies=[saved])
         (grad2,) = sketch.node(EXP, 32 * MIB, phase=BACKWARD, role=GRADIENT, reads=[tangent], dies=[tangent])
         (grad3,) = sketch.node(EXP, 8 * MIB, phase=BACKWARD, role=GRADIENT, reads=[output], dies=[output])
@@ -141,19 +150,16 @@ class TestTakeovers:
     @pytest.mark.parametrize("eager_reads_saved", [False, True])
     def test_saved_tensors_are_freed_early_whoever_has_read_them(self, eager_reads_saved: bool) -> None:
         """A product that frees 64 MiB goes before one that makes 64: donated or not, what was saved counts."""
-        sketch = Sketch()
-        weight = sketch.start(8 * MIB, PARAMETER)
-        (saved,) = sketch.node(MM, 64 * MIB, role=SAVED, reads=[weight])
-        (output,) = sketch.node(MM, 8 * MIB, role=OUTPUT, reads=[saved])
-        sketch.node("aten.mse_loss.default", 4, phase=LOSS, reads=[output, saved] if eager_reads_saved else [output])
-        (tangent,) = sketch.node("aten.mse_loss_backward.default", 8 * MIB, phase=BACKWARD, reads=[output])
+        sketch, weight, saved, _, tangent = self.until_backward(
+            saved_bytes=64 * MIB, tangent_bytes=8 * MIB, eager_reads_saved=eager_reads_saved
+        )
         (inner,) = sketch.node(MM, 64 * MIB, phase=BACKWARD, reads=[tangent, weight])
         sketch.node(MM, 8 * MIB, phase=BACKWARD, role=GRADIENT, reads=[tangent, saved], dies=[saved])
         sketch.node(MM, 8 * MIB, phase=BACKWARD, role=GRADIENT, reads=[inner, tangent], dies=[inner, tangent])
         lifetimes = fused(sketch, [0, 0, EAGER, EAGER, 0, 0, 0])
         assert lifetimes.died[saved] < lifetimes.born[inner]
 
-    @pytest.mark.parametrize("maker", [0, 1])
+    @pytest.mark.parametrize("maker", [0, EAGER])
     def test_another_graphs_output_frees_nothing(self, maker: int) -> None:
         """What another compiled graph made is an input like any other: its last reader does not go first for it."""
         sketch = Sketch()
@@ -162,7 +168,7 @@ class TestTakeovers:
         (inner,) = sketch.node(MM, 64 * MIB, reads=[weight])
         sketch.node(MM, 8 * MIB, role=OUTPUT, reads=[weight, given], dies=[given])
         sketch.node(MM, 8 * MIB, role=OUTPUT, reads=[inner, weight], dies=[inner])
-        lifetimes = fused(sketch, [EAGER if maker else 0, 1, 1, 1])
+        lifetimes = fused(sketch, [maker, 1, 1, 1])
         assert lifetimes.born[inner] < lifetimes.died[given]
 
 
