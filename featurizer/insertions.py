@@ -3,7 +3,7 @@
 The bias of a convolution is added apart, by code that inductor generates (`convolution` in
 torch/_inductor/kernel/conv.py). What attention, or a convolution, cannot read as it lies is copied for each that reads
 it (`require_strides` in ir.py, asked for by `sdpa_constraint` in lowering.py and by `convolution`). What a graph is
-given is copied into the layout that its convolutions read, once where its backward reads it too (`run_node` in graph.py).
+given is copied into the layout that its convolutions read, once where backward reads it too (`run_node` in graph.py).
 """
 
 from __future__ import annotations
