@@ -1,7 +1,8 @@
 """What inductor takes while it compiles to find out whether padding a matrix product pays.
 
 A product with a size that is no multiple of 16 bytes is timed as it is and padded, on random matrices, before anything
-of the step runs. Read in torch's `_inductor/fx_passes/pad_mm.py`. Traces hold no shapes, but those of a product follow
+of the step runs (read in torch's `_inductor/fx_passes/pad_mm.py`). That what waits for memory is left out does not hold
+under CUDA 13, which no longer tells the clock rates it judges by. Traces hold no shapes, but those of a product follow
 from the numbers of elements of its three matrices.
 """
 
@@ -20,9 +21,7 @@ from peakcast.featurizer.workspace import op_name
 _PRODUCTS: Final = frozenset({"mm", "addmm"})
 _PAD: Final = "constant_pad_nd"
 _ALIGNED_BYTES: Final = 16
-# Half of what an H200 computes for each element that it reads, in half precision and in float32 as TF32: 0.5 x TFLOPS
-# over TB/s, 989 and 495 over 4.8. Below, a product waits for memory, and nothing is tried.
-_LEAST_INTENSITY: Final = {2: 103.0, 4: 51.6}
+_ITEM_BYTES: Final = (2, 4)
 
 
 def padding_trial(trace: Trace, ops: Sequence[str], dtypes: Sequence[str]) -> tuple[int, ...]:
@@ -49,7 +48,7 @@ def _trial(trace: Trace, node: int, ops: Sequence[str], dtypes: Sequence[str]) -
     """Return the bytes of both factors, of those that are padded once more, and of the padded result."""
     element = DTYPE_BYTES.get(dtypes[trace.dtype[node]], 0)
     factors = trace.inputs.row(node)[-2:].tolist()
-    if element not in _LEAST_INTENSITY:
+    if element not in _ITEM_BYTES:
         return ()
     sizes = [_before_padding(trace, one, ops) for one in factors]
     shape = _shape(sizes[0] // element, sizes[1] // element, int(trace.numel[node]))
@@ -62,7 +61,7 @@ def _trial(trace: Trace, node: int, ops: Sequence[str], dtypes: Sequence[str]) -
     rows, inner, columns = shape
     step = _ALIGNED_BYTES // element
     up = [size if size == 1 else -(-size // step) * step for size in shape]
-    if up == [rows, inner, columns] or _intensity(rows, inner, columns) <= _LEAST_INTENSITY[element]:
+    if up == [rows, inner, columns]:
         return ()
     copies = [up[0] * up[1] if up[:2] != [rows, inner] else 0, up[1] * up[2] if up[1:] != [inner, columns] else 0]
     return (*sizes, *(count * element for count in copies if count), up[0] * up[2] * element)
@@ -87,7 +86,3 @@ def _shape(first: int, second: int, result: int) -> tuple[int, int, int] | None:
     if rows == 0 or rows * rows * second != first * result or first % rows or result % rows:
         return None
     return rows, first // rows, result // rows
-
-
-def _intensity(rows: int, inner: int, columns: int) -> float:
-    return rows * inner * columns / (rows * inner + inner * columns + rows * columns)

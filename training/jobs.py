@@ -203,7 +203,7 @@ _OF_EACH_PLAN: Final = {
     "hybrid": 66,
     "inductor:reduce-overhead": 66,
     "inductor:budget": 110,
-    "inductor:max-autotune": 24,
+    "inductor:max-autotune": 30,
 }
 _BUDGETS: Final = (0.5, 0.2, 0.8, 0.35)
 

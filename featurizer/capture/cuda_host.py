@@ -13,6 +13,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 
+from peakcast.featurizer.capture.product_padding import decide_without_timing
+
 # What the traced code may ask of the card. Sizes are those of an H200; only inductor's heuristics read them.
 CAPABILITY = (9, 0)
 PROPERTIES = SimpleNamespace(
@@ -241,7 +243,7 @@ def _patch_inductor() -> None:
         _answer(module, {"get_gpu_dram_gbps": _DRAM_GBPS})
         if hasattr(module, "get_device_tflops"):
             module.get_device_tflops = tflops  # type: ignore[attr-defined]
-    decide_padding_without_timing()
+    decide_without_timing()
 
     real_patterns = fuse_attention._get_sfdp_patterns
 
@@ -260,18 +262,6 @@ def _patch_inductor() -> None:
     for name in ("_deduce_value", "_add_peephole_patterns"):
         if hasattr(folder, name):
             setattr(folder, name, _folding_on_cpu(getattr(folder, name)))
-
-
-def decide_padding_without_timing() -> None:
-    """Let inductor's padding of products with odd sizes follow from their dtype alone, on a real card too.
-
-    For compute-bound ones it is decided by a benchmark: that takes memory and time on a card that a training is using,
-    and near a tie the same step has another graph each time. Tensor cores win it (half precision, and fp32 as TF32).
-    """
-    from torch._inductor.fx_passes import pad_mm
-
-    # The cache of results is asked first, with dtypes in the key.
-    pad_mm.get_cached_should_pad = lambda key: "float32" not in key or torch.backends.cuda.matmul.allow_tf32
 
 
 def _folding_on_cpu(method: Any) -> Any:

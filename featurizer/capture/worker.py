@@ -143,9 +143,9 @@ def _prepare_host(*, allow_cpu: bool) -> str:
         import torch
 
         if torch.cuda.is_available():
-            from peakcast.featurizer.capture.cuda_host import decide_padding_without_timing
+            from peakcast.featurizer.capture.product_padding import decide_without_timing
 
-            decide_padding_without_timing()
+            decide_without_timing()
             return "cuda"
     try:
         if not is_cpu_build:

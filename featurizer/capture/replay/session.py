@@ -110,9 +110,9 @@ class Session:
         running = ""
 
         def note() -> None:
-            if padding.was_asked:
+            if padding.was_near_tie:
                 undecided.append(running)
-            padding.was_asked = False
+            padding.was_near_tie = False
 
         def begin(plan: str) -> None:
             nonlocal running
@@ -121,7 +121,7 @@ class Session:
             if progress is not None:
                 progress(plan)
 
-        padding.reverse, padding.was_asked = reverse, False
+        padding.reverse, padding.was_near_tie = reverse, False
         try:
             spec = capture_here(
                 factory,

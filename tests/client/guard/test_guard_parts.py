@@ -12,7 +12,6 @@ import pytest
 import torch
 from guarded import Net, Training
 from torch import nn
-from torch._inductor.fx_passes import pad_mm
 
 from peakcast.client.ask import predict
 from peakcast.client.errors import AskError
@@ -32,7 +31,6 @@ from peakcast.client.guard.step_description import (
     modules_of,
 )
 from peakcast.client.guard.verdict import Verdict, likeliest
-from peakcast.featurizer.capture.cuda_host import decide_padding_without_timing
 from peakcast.featurizer.capture.ship import pack
 from peakcast.featurizer.capture.workload import Workload
 from peakcast.featurizer.plans import parse_plan
@@ -201,20 +199,6 @@ def test_a_module_that_cannot_be_imported_ahead_costs_no_capture(
     finally:
         spare.close()
     assert list(captured.spec.traces) == ["eager"]
-
-
-def test_padding_is_decided_without_a_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half precision is padded, fp32 only as TF32: the same each time, on a card and without."""
-    monkeypatch.setattr(pad_mm, "get_cached_should_pad", pad_mm.get_cached_should_pad)
-    decide_padding_without_timing()
-    before = torch.backends.cuda.matmul.allow_tf32
-    try:
-        for allowed in (False, True):
-            torch.backends.cuda.matmul.allow_tf32 = allowed
-            assert pad_mm.get_cached_should_pad("((8, 7), torch.bfloat16)") is True
-            assert pad_mm.get_cached_should_pad("((8, 7), torch.float32)") is allowed
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,178 @@
+"""Which matrix products inductor pads to aligned sizes (`pad_mm`): it times both ways, here both times are estimated.
+
+A benchmark would take memory and time of a card that a training is using, cannot run without one, and near a tie gives
+the same step another graph each time. The numbers below were fitted to 116 products of 23 models whose benchmark
+ran on an H200 under torch 2.11 (float32 as TF32, and bfloat16), and 104 of them come out as the card decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+# Products as fast as tensor cores get, copies as fast as the memory of the card.
+_FLOPS_BY_ITEM_BYTES: Final = {2: 825e12, 4: 440e12}
+_BYTES_PER_S: Final = 2.5e12
+# What a call costs in the benchmark whatever its sizes, and each further kernel; a padded copy takes two.
+_CALL_S: Final = 60e-6
+_KERNEL_S: Final = 11.4e-6
+# How much slower a product gets whose rows are multiples of so many bytes only: by item size, then by alignment.
+_SLOWER: Final = {2: {8: 16.8, 4: 4.5, 2: 13.4}, 4: {8: 9.3, 4: 4.8}}
+_SLOWER_BOUND_BY_MEMORY: Final = 1.4
+# A copy out of a transposed operand: from this stride on each item lies in a line of its own, and the further they
+# reach, the more addresses have to be translated.
+_FAR_STRIDE_BYTES: Final = 450
+_NEAR_COPY: Final = 1.8
+_FAR_COPY: Final = 3.5
+_FAR_REACH_BYTES: Final = 1.2e9
+# Inductor takes padding only where it wins by this factor.
+_MARGIN: Final = 1.1
+# All but one of the twelve lie within this factor of a tie; that one is of a few kilobytes.
+_TIE: Final = 1.5
+_HOOKS: Final = ("should_pad_bench_key", "get_cached_should_pad", "is_mm_compute_bound")
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix that a product reads, or a batch of them: elements, and strides in elements."""
+
+    rows: int
+    columns: int
+    row_stride: int
+    column_stride: int
+    is_planned: bool = False  # made by a kernel that can write it padded: the benchmark leaves its copy out
+
+    @property
+    def leading(self) -> int:
+        """Return the stride that has to be aligned, in elements."""
+        return max(self.row_stride, self.column_stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product, or a batch of them, as inductor asks about it."""
+
+    first: Operand
+    second: Operand
+    item_bytes: int
+    alignment: int  # in elements, what each dimension would be padded to a multiple of
+    batch: int = 1
+    has_bias: bool = False
+    on_tensor_cores: bool = True
+
+
+def is_padded(product: Product) -> bool:
+    """Estimate whether inductor's benchmark finds the padded product faster."""
+    return padding_gain(product) > 1.0
+
+
+def is_near_tie(product: Product) -> bool:
+    """Say whether the benchmark could as well find the opposite."""
+    return 1 / _TIE < padding_gain(product) < _TIE
+
+
+def padding_gain(product: Product) -> float:
+    """Estimate how much faster the padded product is, copies of its operands counted, over what inductor asks for."""
+    first, second, item = product.first, product.second, product.item_bytes
+    if not product.on_tensor_cores or item not in _FLOPS_BY_ITEM_BYTES:
+        return 0.0
+    sizes = (first.rows, first.columns, second.columns)
+    padded = tuple(size + -size % product.alignment for size in sizes)
+    alignment_bytes = min(_alignment_bytes(n * item) for n in (first.leading, second.leading, second.columns))
+    slower = _SLOWER[item].get(alignment_bytes, 1.0)
+    as_it_is = _seconds(product, sizes, slower) + _CALL_S
+    m, k, n = padded
+    copies = _copy_seconds(product, first, m, k) + _copy_seconds(product, second, k, n)
+    if product.has_bias and n != second.columns:
+        copies += 2 * _KERNEL_S
+    return as_it_is / (_MARGIN * (_seconds(product, padded, 1.0) + _CALL_S + copies))
+
+
+def _seconds(product: Product, sizes: tuple[int, ...], slower: float) -> float:
+    m, k, n = sizes
+    flops = 2.0 * product.batch * m * n * k
+    moved_bytes = product.item_bytes * product.batch * (m * k + k * n + m * n)
+    return max(
+        flops / _FLOPS_BY_ITEM_BYTES[product.item_bytes] * slower,
+        moved_bytes / _BYTES_PER_S * min(slower, _SLOWER_BOUND_BY_MEMORY),
+    )
+
+
+def _copy_seconds(product: Product, operand: Operand, rows: int, columns: int) -> float:
+    """Return what a copy of an operand in its padded shape costs: it is filled, then written, and the operand read."""
+    if (rows, columns) == (operand.rows, operand.columns):
+        return 0.0
+    if operand.is_planned:
+        return _KERNEL_S  # the margin is written
+    item_bytes = product.item_bytes * product.batch
+    seconds = item_bytes * (2 * rows * columns + operand.rows * operand.columns) / _BYTES_PER_S
+    stride_bytes = operand.column_stride * product.item_bytes
+    if operand.column_stride != 1:
+        far = _FAR_COPY * (1 + stride_bytes * operand.columns / _FAR_REACH_BYTES)
+        seconds *= far if stride_bytes >= _FAR_STRIDE_BYTES else _NEAR_COPY
+    return seconds + 2 * _KERNEL_S
+
+
+def _alignment_bytes(size_bytes: int) -> int:
+    """Return the largest power of two that divides a size, up to 16."""
+    return min(size_bytes & -size_bytes, 16) if size_bytes else 16
+
+
+def decide_without_timing(answer: Callable[[Product], bool] = is_padded) -> bool:
+    """Let `answer` decide on each product that inductor asks about, on a real card too, in this process for good.
+
+    The names are private to torch, the same from 2.11 to 2.13. Returns whether they are there: else nothing is changed.
+    """
+    from torch._inductor.fx_passes import pad_mm
+
+    if not all(hasattr(pad_mm, name) for name in _HOOKS):
+        return False
+
+    def describe(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None, is_base_time_key: bool = False) -> Any:  # noqa: A002, FBT001, FBT002 - torch's own names
+        return _product(match, mat1, mat2, has_bias=input is not None)
+
+    # What names a product in the cache of results, which is asked before anything is timed.
+    pad_mm.should_pad_bench_key = describe
+    pad_mm.get_cached_should_pad = lambda product: product is not None and answer(product)
+    # Which products are worth a benchmark is judged by clock rates that CUDA 13 no longer tells: there it is all.
+    pad_mm.is_mm_compute_bound = lambda *_: True
+    return True
+
+
+def _product(match: Any, mat1: Any, mat2: Any, *, has_bias: bool) -> Product | None:
+    """Describe a product as inductor sees it; None where a size has no value yet."""
+    from torch._inductor.fx_passes import pad_mm
+
+    def operand(name: str, tensor: Any) -> Operand | None:
+        numbers = [_value(one) for one in (*tensor.shape[-2:], *tensor.stride()[-2:])]
+        if any(one is None for one in numbers):
+            return None
+        rows, columns, row_stride, column_stride = (one or 0 for one in numbers)
+        return Operand(rows, columns, row_stride, column_stride, pad_mm.should_exclude_padding_time(match, name))
+
+    first, second = operand("mat1", mat1), operand("mat2", mat2)
+    batch = _value(mat1.shape[0]) if mat1.dim() == 3 else 1
+    if first is None or second is None or batch is None:
+        return None
+    is_half = mat1.dtype in (torch.bfloat16, torch.float16)
+    is_tf32 = mat1.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    return Product(
+        first,
+        second,
+        item_bytes=mat1.dtype.itemsize,
+        alignment=pad_mm.get_alignment_size(mat1),
+        batch=batch,
+        has_bias=has_bias,
+        on_tensor_cores=is_half or is_tf32,
+    )
+
+
+def _value(size: Any) -> int | None:
+    """Return a size as a number: of a symbol, the one it was traced at."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return None if hint is None else int(hint)
