@@ -12,6 +12,7 @@ import torch
 from torch import fx
 from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as inductor
+from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.graph import GraphLowering
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
@@ -108,7 +109,8 @@ def _prefers_channels_last(graph: fx.GraphModule, *, is_inference: bool) -> bool
 
 def _post_grad(graph: fx.GraphModule, *, is_inference: bool) -> None:
     """Run inductor's post-grad passes, which fuse adds into matrix products and drop no-ops. They may be left out."""
-    inductor.view_to_reshape(graph)  # what was padded and sliced, or laid out anew, cannot be viewed
+    # What was padded and sliced, or laid out anew, cannot be viewed.
+    view_to_reshape(graph)
     original = graph.graph
     backup = fx.Graph()
     backup.output(backup.graph_copy(original, {}))

@@ -126,17 +126,21 @@ def decide_without_timing(answer: Callable[[Product], bool] = is_padded) -> bool
 
     The names are private to torch, the same from 2.11 to 2.13. Returns whether they are there: else nothing is changed.
     """
-    from torch._inductor.fx_passes import pad_mm
+    from torch._inductor.fx_passes import pad_mm as module
 
+    pad_mm: Any = module
     if not all(hasattr(pad_mm, name) for name in _HOOKS):
         return False
 
     def describe(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None, is_base_time_key: bool = False) -> Any:  # noqa: A002, FBT001, FBT002 - torch's own names
         return _product(match, mat1, mat2, has_bias=input is not None)
 
+    def decide(product: Product | None) -> bool:
+        return product is not None and answer(product)
+
     # What names a product in the cache of results, which is asked before anything is timed.
     pad_mm.should_pad_bench_key = describe
-    pad_mm.get_cached_should_pad = lambda product: product is not None and answer(product)
+    pad_mm.get_cached_should_pad = decide
     # Which products are worth a benchmark is judged by clock rates that CUDA 13 no longer tells: there it is all.
     pad_mm.is_mm_compute_bound = lambda *_: True
     return True
