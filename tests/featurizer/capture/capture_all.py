@@ -20,6 +20,7 @@ from peakcast.featurizer.spec import GraphSpec
 PLANS = {
     "tied": ["eager", "inductor"],
     "in_place": ["eager", "inductor"],
+    "flattened": ["inductor"],
     "stubborn": ["eager", "inductor"],
     "choice": ["eager", "inductor"],
     "choice_trained": ["eager", "inductor"],

@@ -86,6 +86,19 @@ def test_functionalised_graphs(captured: Captured) -> None:
     assert captured.ops("in_place", "inductor") == ["aten.mul.Tensor", "aten.relu.default", "aten.view.default"]
 
 
+def test_a_padded_product_is_sliced_and_copied_where_it_cannot_be_viewed(captured: Captured) -> None:
+    """Weight and result have 4,096 columns, one more than asked for; to lie in a row its elements are copied."""
+    trace, ops = captured.trace("flattened", "inductor"), captured.ops("flattened", "inductor")
+    half = 2
+    made = trace.storages.bytes[trace.storages.born >= 0].tolist()
+    assert made == [1024 * 4096 * half, 8192 * 4096 * half, 8192 * 4095 * half]
+    assert [ops[node] for node in trace.storages.born[trace.storages.born >= 0]] == [
+        "aten.constant_pad_nd.default",
+        "aten.mm.default",
+        "aten.clone.default",
+    ]
+
+
 def test_compiled_backward_holds_all_gradients(captured: Captured) -> None:
     """A graph returns all its gradients at once: they die together, after the optimizer's last node."""
     trace = captured.trace("stack", "inductor")

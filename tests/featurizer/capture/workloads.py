@@ -236,6 +236,23 @@ def in_place() -> Workload:
     return Workload(InPlace(), torch.randn(BATCH, WIDTH))
 
 
+class Flattened(nn.Module):
+    """A product in half precision with 4,095 columns, which pays to pad, and its elements in a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1024, 4095, bias=False, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply, then rename."""
+        return self.linear(x).view(-1)
+
+
+def flattened() -> Workload:
+    """Inference over 8,192 rows."""
+    return Workload(Flattened(), torch.randn(8192, 1024, dtype=torch.bfloat16))
+
+
 class Transposed(nn.Module):
     """A linear layer on an input that is not contiguous."""
 

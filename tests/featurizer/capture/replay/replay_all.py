@@ -14,6 +14,7 @@ PLANS = {
     "two_layers": ["eager", "inductor"],
     "attention": ["inductor"],
     "odd_product": ["inductor"],
+    "odd_float_product": ["inductor"],
     "stack": ["inductor", "inductor:budget=0", "hybrid"],
     "broken_lowering": ["inductor"],
     "small_class": ["inductor"],
