@@ -127,6 +127,7 @@ def environment() -> dict[str, str]:
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
         "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+        "TORCHINDUCTOR_ENABLE_CACHING_MODULE": "0",  # it would keep our estimates as results of a benchmark
         "TOKENIZERS_PARALLELISM": "false",
         **_place_in_the_job(),
     }

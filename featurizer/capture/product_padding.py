@@ -7,7 +7,7 @@ ran on an H200 under torch 2.11 (float32 as TF32, and bfloat16), and 104 of them
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,9 +46,26 @@ class Operand:
     is_planned: bool = False  # made by a kernel that can write it padded: the benchmark leaves its copy out
 
     @property
+    def lies_by_rows(self) -> bool:
+        """Say whether its rows lie one after another, each in a piece."""
+        return (self.column_stride == 1 or self.columns == 1) and (self.row_stride >= self.columns or self.rows == 1)
+
+    @property
+    def lies_by_columns(self) -> bool:
+        """Say whether its columns do."""
+        return (self.row_stride == 1 or self.rows == 1) and (self.column_stride >= self.rows or self.columns == 1)
+
+    @property
     def leading(self) -> int:
-        """Return the stride that has to be aligned, in elements."""
-        return max(self.row_stride, self.column_stride)
+        """Return the stride that has to be aligned, in elements; 0 where there is none.
+
+        What lies otherwise, an expanded matrix for one, is copied row by row before it is multiplied.
+        """
+        if min(self.rows, self.columns) <= 1:
+            return 0
+        if self.lies_by_rows:
+            return self.row_stride
+        return self.column_stride if self.lies_by_columns else self.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +77,8 @@ class Product:
     item_bytes: int
     alignment: int  # in elements, what each dimension would be padded to a multiple of
     batch: int = 1
-    has_bias: bool = False
+    bias_rows: int = 0  # of what is added: none, one for all rows, or as many as the result has
+    symbols: tuple[bool, bool, bool] = (False, False, False)  # which of M, K, N are: those are not padded
     on_tensor_cores: bool = True
 
 
@@ -75,50 +93,91 @@ def is_near_tie(product: Product) -> bool:
 
 
 def padding_gain(product: Product) -> float:
-    """Estimate how much faster the padded product is, copies of its operands counted, over what inductor asks for."""
+    """Estimate how much faster the padded product is, copies of its operands counted, over what inductor asks for.
+
+    0 where there is nothing to pad, or no tensor core to win by.
+    """
     first, second, item = product.first, product.second, product.item_bytes
     if not product.on_tensor_cores or item not in _FLOPS_BY_ITEM_BYTES:
         return 0.0
     sizes = (first.rows, first.columns, second.columns)
-    padded = tuple(size + -size % product.alignment for size in sizes)
-    alignment_bytes = min(_alignment_bytes(n * item) for n in (first.leading, second.leading, second.columns))
-    slower = _SLOWER[item].get(alignment_bytes, 1.0)
-    as_it_is = _seconds(product, sizes, slower) + _CALL_S
+    padded = tuple(
+        size if size <= 1 or is_symbol else size + -size % product.alignment
+        for size, is_symbol in zip(sizes, product.symbols, strict=True)
+    )
+    if padded == sizes:
+        return 0.0
     m, k, n = padded
-    copies = _copy_seconds(product, first, m, k) + _copy_seconds(product, second, k, n)
-    if product.has_bias and n != second.columns:
-        copies += 2 * _KERNEL_S
-    return as_it_is / (_MARGIN * (_seconds(product, padded, 1.0) + _CALL_S + copies))
+    first_shape, second_shape = (m, k), (k, n)
+    leading = [first.leading, second.leading]
+    aligned = [
+        leading[0] if first_shape == sizes[:2] else k,
+        leading[1] if second_shape == sizes[1:] else n,
+    ]
+    as_it_is = _seconds(product, sizes, leading) + _CALL_S
+    with_copies = _seconds(product, padded, aligned) + _CALL_S + _bias_seconds(product, padded)
+    for operand, shape in ((first, first_shape), (second, second_shape)):
+        laid_out = 0.0 if operand.lies_by_rows or operand.lies_by_columns else _layout_seconds(product, operand)
+        as_it_is += laid_out
+        with_copies += laid_out if shape == (operand.rows, operand.columns) else _copy_seconds(product, operand, *shape)
+    return as_it_is / (_MARGIN * with_copies)
 
 
-def _seconds(product: Product, sizes: tuple[int, ...], slower: float) -> float:
+def _seconds(product: Product, sizes: tuple[int, ...], leading: Sequence[int]) -> float:
+    """Return how long a product of M, K, N takes whose operands have these leading strides, each in elements."""
     m, k, n = sizes
+    item_bytes = product.item_bytes
+    strides = (*leading, n if min(m, n) > 1 else 0)
+    slower = _SLOWER[item_bytes].get(min(_alignment_bytes(one * item_bytes) for one in strides), 1.0)
     flops = 2.0 * product.batch * m * n * k
-    moved_bytes = product.item_bytes * product.batch * (m * k + k * n + m * n)
+    moved_bytes = item_bytes * product.batch * (m * k + k * n + m * n)
     return max(
-        flops / _FLOPS_BY_ITEM_BYTES[product.item_bytes] * slower,
+        flops / _FLOPS_BY_ITEM_BYTES[item_bytes] * slower,
         moved_bytes / _BYTES_PER_S * min(slower, _SLOWER_BOUND_BY_MEMORY),
     )
 
 
 def _copy_seconds(product: Product, operand: Operand, rows: int, columns: int) -> float:
     """Return what a copy of an operand in its padded shape costs: it is filled, then written, and the operand read."""
-    if (rows, columns) == (operand.rows, operand.columns):
-        return 0.0
     if operand.is_planned:
         return _KERNEL_S  # the margin is written
     item_bytes = product.item_bytes * product.batch
     seconds = item_bytes * (2 * rows * columns + operand.rows * operand.columns) / _BYTES_PER_S
     stride_bytes = operand.column_stride * product.item_bytes
-    if operand.column_stride != 1:
+    if operand.column_stride > 1:
         far = _FAR_COPY * (1 + stride_bytes * operand.columns / _FAR_REACH_BYTES)
         seconds *= far if stride_bytes >= _FAR_STRIDE_BYTES else _NEAR_COPY
     return seconds + 2 * _KERNEL_S
 
 
+def _layout_seconds(product: Product, operand: Operand) -> float:
+    """Return what it costs to write an operand row by row."""
+    return product.item_bytes * product.batch * 2 * operand.rows * operand.columns / _BYTES_PER_S + _KERNEL_S
+
+
+def _bias_seconds(product: Product, padded: tuple[int, ...]) -> float:
+    """Return what it costs to pad what is added: a copy of all of it for each side that is."""
+    m, _, n = padded
+    sides = (n != product.second.columns) + (m != product.first.rows and product.bias_rows > 1)
+    if not product.bias_rows or not sides:
+        return 0.0
+    return sides * (2 * _KERNEL_S + 2 * product.item_bytes * product.bias_rows * n / _BYTES_PER_S)
+
+
 def _alignment_bytes(size_bytes: int) -> int:
     """Return the largest power of two that divides a size, up to 16."""
     return min(size_bytes & -size_bytes, 16) if size_bytes else 16
+
+
+def rounds_to_tf32() -> bool:
+    """Say whether products in float32 may run on tensor cores here, by either of torch's ways to ask for it."""
+    matmul = torch.backends.cuda.matmul
+    if getattr(matmul, "fp32_precision", None) == "tf32":
+        return True
+    try:
+        return bool(matmul.allow_tf32)
+    except RuntimeError:  # the other way was taken
+        return False
 
 
 def decide_without_timing(answer: Callable[[Product], bool] = is_padded) -> bool:
@@ -133,7 +192,7 @@ def decide_without_timing(answer: Callable[[Product], bool] = is_padded) -> bool
         return False
 
     def describe(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None, is_base_time_key: bool = False) -> Any:  # noqa: A002, FBT001, FBT002 - torch's own names
-        return _product(match, mat1, mat2, has_bias=input is not None)
+        return _product(match, mat1, mat2, input)
 
     def decide(product: Product | None) -> bool:
         return product is not None and answer(product)
@@ -146,7 +205,7 @@ def decide_without_timing(answer: Callable[[Product], bool] = is_padded) -> bool
     return True
 
 
-def _product(match: Any, mat1: Any, mat2: Any, *, has_bias: bool) -> Product | None:
+def _product(match: Any, mat1: Any, mat2: Any, added: Any) -> Product | None:
     """Describe a product as inductor sees it; None where a size has no value yet."""
     from torch._inductor.fx_passes import pad_mm
 
@@ -158,19 +217,21 @@ def _product(match: Any, mat1: Any, mat2: Any, *, has_bias: bool) -> Product | N
         return Operand(rows, columns, row_stride, column_stride, pad_mm.should_exclude_padding_time(match, name))
 
     first, second = operand("mat1", mat1), operand("mat2", mat2)
-    batch = _value(mat1.shape[0]) if mat1.dim() == 3 else 1
-    if first is None or second is None or batch is None:
+    batch = _value(mat1.shape[0]) if mat1.dim() > 2 else 1
+    bias_rows = 0 if added is None else _value(added.shape[0]) if added.dim() > 1 else 1
+    if first is None or second is None or batch is None or bias_rows is None:
         return None
     is_half = mat1.dtype in (torch.bfloat16, torch.float16)
-    is_tf32 = mat1.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    m, k, n = (not isinstance(size, int) for size in (*mat1.shape[-2:], mat2.shape[-1]))
     return Product(
         first,
         second,
         item_bytes=mat1.dtype.itemsize,
         alignment=pad_mm.get_alignment_size(mat1),
         batch=batch,
-        has_bias=has_bias,
-        on_tensor_cores=is_half or is_tf32,
+        bias_rows=bias_rows,
+        symbols=(m, k, n),
+        on_tensor_cores=is_half or (mat1.dtype is torch.float32 and rounds_to_tf32()),
     )
 
 

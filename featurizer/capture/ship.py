@@ -12,6 +12,7 @@ import cloudpickle
 import torch
 from torch import nn
 
+from peakcast.featurizer.capture.product_padding import rounds_to_tf32
 from peakcast.featurizer.capture.ship_distributed import optimizers_follow, taken_apart
 from peakcast.featurizer.capture.workload import Workload
 
@@ -65,7 +66,7 @@ def pack(workload: Workload, *, most_bytes: int | None = None) -> bytes:
         Exception: whatever pickling the user's objects raises.
     """
     buffer = io.BytesIO() if most_bytes is None else _Bounded(most_bytes)
-    _Skeleton(buffer).dump(workload)
+    _Skeleton(buffer).dump((rounds_to_tf32(), workload))
     return buffer.getvalue()
 
 
@@ -76,9 +77,12 @@ def unpack(data: bytes, main: ModuleType | None = None) -> Workload:
         main: takes the globals of functions that were defined in the parent's `__main__`. Dynamo looks globals up in
             the module that a function names; cloudpickle gives such functions a bare dict.
     """
+    workload: Workload
     with _globals_in(main) if main is not None else contextlib.nullcontext(), optimizers_follow() as follow:
-        workload: Workload = cloudpickle.loads(data)
+        is_tf32, workload = cloudpickle.loads(data)
         follow(workload.optimizer)
+    if is_tf32 != rounds_to_tf32():  # decides which products are padded
+        torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
     return workload
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import fx
 from torch._inductor.fx_passes import pad_mm
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from peakcast.featurizer.capture.product_padding import (
     Operand,
@@ -27,7 +32,7 @@ def _product(
     first = Operand(m, k, 1, m, "a" in planned) if "a" in transposed else Operand(m, k, k, 1, "a" in planned)
     second = Operand(k, n, 1, k, "b" in planned) if "b" in transposed else Operand(k, n, n, 1, "b" in planned)
     item_bytes = 4 if dtype == "float32" else 2
-    return Product(first, second, item_bytes, alignment=16 // item_bytes, has_bias=bias)
+    return Product(first, second, item_bytes, alignment=16 // item_bytes, bias_rows=int(bias))
 
 
 # As the benchmark decided on the card. 30,522, 50,257, 40,478 and 32,005 are vocabularies.
@@ -65,9 +70,52 @@ def test_without_tensor_cores_nothing_is_won() -> None:
     assert not is_padded(replace(product, item_bytes=8))
 
 
-def test_what_is_aligned_is_left_alone() -> None:
-    """Copies of nothing and no faster: the factor that inductor asks for is not reached."""
-    assert padding_gain(_product(4096, 768, 3072, "bfloat16")) == pytest.approx(1 / 1.1)
+def test_most_of_what_was_timed_comes_out_as_it_did() -> None:
+    """Of all 116 products that the numbers were fitted to, 104 do, where padding all of them would be right for 50."""
+    lines = [json.loads(line) for line in (Path(__file__).with_name("padded_products.jsonl")).read_text().splitlines()]
+    right, wrong_and_sure = 0, 0
+    for line in lines:
+        product = Product(
+            Operand(*line["first"], is_planned=line["planned"][0]),
+            Operand(*line["second"], is_planned=line["planned"][1]),
+            line["item_bytes"],
+            alignment=16 // line["item_bytes"],
+            batch=line["batch"],
+            bias_rows=int(line["bias"]),
+        )
+        is_right = is_padded(product) is line["padded"]
+        right += is_right
+        wrong_and_sure += not is_right and not is_near_tie(product)
+    assert (len(lines), sum(line["padded"] for line in lines), right, wrong_and_sure) == (116, 50, 104, 1)
+
+
+def test_where_nothing_can_be_padded_nothing_is_won() -> None:
+    """Aligned sizes, sizes of one and sizes that are symbols stay as they are."""
+    assert padding_gain(_product(4096, 768, 3072, "bfloat16")) == 0.0
+    assert padding_gain(_product(1, 768, 1, "bfloat16")) == 0.0
+    odd = _product(8191, 768, 30522, "bfloat16", transposed="b", planned="a")
+    assert padding_gain(odd) > 1.0
+    assert padding_gain(replace(odd, symbols=(True, True, True))) == 0.0
+    assert 0.0 < padding_gain(replace(odd, symbols=(False, False, True))) < padding_gain(odd)
+
+
+def test_an_expanded_gradient_is_copied_and_not_taken_for_misaligned() -> None:
+    """A sum's gradient has rows of stride 0: cuBLAS reads a copy, whose rows are those of 4,096 columns."""
+    expanded = Product(Operand(8191, 4096, 0, 1), Operand(4096, 1024, 1024, 1), item_bytes=2, alignment=8)
+    assert expanded.first.leading == 4096
+    assert not is_padded(expanded)
+
+
+def test_one_column_of_results_is_not_misaligned() -> None:
+    """A value head of 1,000,001 rows has results of two bytes each, one after another."""
+    assert not is_padded(_product(1_000_001, 768, 1, "bfloat16", transposed="b", planned="a", bias=True))
+
+
+def test_what_is_added_is_copied_too() -> None:
+    """A residual as large as the result costs more than padding wins, a bias does not."""
+    product = _product(8192, 128, 4095, "bfloat16")
+    assert is_padded(replace(product, bias_rows=1))
+    assert not is_padded(replace(product, bias_rows=8192))
 
 
 def test_a_tie_is_told() -> None:
@@ -83,30 +131,88 @@ def _hooks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pad_mm, name, getattr(pad_mm, name))
 
 
-@pytest.mark.usefixtures("_hooks")
-def test_inductors_question_is_understood() -> None:
-    """Sizes, strides, item size and what can be written padded are read off inductor's own match."""
-    asked: list[Product] = []
+class Asked:
+    """Takes inductor's questions, and makes the matches it asks with."""
 
-    def answer(product: Product) -> bool:
-        asked.append(product)
+    def __init__(self) -> None:
+        self.products: list[Product] = []
+        self._graph = fx.Graph()
+
+    def answer(self, product: Product) -> bool:
+        """Pad everything."""
+        self.products.append(product)
         return True
 
-    assert decide_without_timing(answer)
-    graph = fx.Graph()
+    def ask(self, op: object, first: torch.Tensor, second: torch.Tensor, added: torch.Tensor | None = None) -> Product:
+        """Ask as inductor does: the first operand is made by a kernel, the second given to the graph."""
+        given, weight = self._node(first), self._node(second)
+        made = self._graph.call_function(torch.ops.aten.relu.default, (given,))
+        made.meta["val"] = first
+        match = type("Match", (), {"kwargs": {"mat1": made, "mat2": weight}})()
+        assert pad_mm.get_cached_should_pad(pad_mm.should_pad_bench_key(match, first, second, op, added)) is True
+        return self.products[-1]
+
+    def _node(self, value: torch.Tensor) -> fx.Node:
+        node = self._graph.placeholder(f"given{len(self._graph.nodes)}")
+        node.meta["val"] = value
+        return node
+
+
+@pytest.fixture
+def asked(_hooks: None) -> Asked:
+    """Give what inductor asks, with our answers in place of its benchmark."""
+    made = Asked()
+    assert decide_without_timing(made.answer)
+    return made
+
+
+def test_inductors_question_is_understood(asked: Asked) -> None:
+    """Sizes, strides, item size, what can be written padded and what is added are read off inductor's own match."""
+    half = {"dtype": torch.bfloat16}
     with FakeTensorMode():
-        a, b = torch.empty(96, 64, dtype=torch.bfloat16), torch.empty(10, 64, dtype=torch.bfloat16)
-        given = graph.placeholder("a")
-        given.meta["val"] = a
-        made = graph.call_function(torch.ops.aten.relu.default, (given,))
-        made.meta["val"] = a
-        weight = graph.placeholder("b")
-        weight.meta["val"] = b
-        turned = graph.call_function(torch.ops.aten.permute.default, (weight, [1, 0]))
-        turned.meta["val"] = b.t()
-        match = type("Match", (), {"kwargs": {"mat1": made, "mat2": turned}})()
-        key = pad_mm.should_pad_bench_key(match, a, b.t(), torch.ops.aten.mm)
-        assert pad_mm.get_cached_should_pad(key) is True
-    expected = Product(Operand(96, 64, 64, 1, is_planned=True), Operand(64, 10, 1, 64), item_bytes=2, alignment=8)
-    assert asked == [expected]
+        found = asked.ask(torch.ops.aten.mm, torch.empty(96, 64, **half), torch.empty(10, 64, **half).t())
+        first, second = Operand(96, 64, 64, 1, is_planned=True), Operand(64, 10, 1, 64)
+        assert found == Product(first, second, item_bytes=2, alignment=8)
+        a, b = torch.empty(96, 64, **half), torch.empty(64, 10, **half)
+        assert asked.ask(torch.ops.aten.addmm, a, b, torch.empty(10, **half)).bias_rows == 1
+        assert asked.ask(torch.ops.aten.addmm, a, b, torch.empty(96, 10, **half)).bias_rows == 96
+        found = asked.ask(torch.ops.aten.bmm, torch.empty(12, 197, 64, **half), torch.empty(12, 64, 197, **half))
+        assert (found.batch, found.first.rows, found.second.columns) == (12, 197, 197)
     assert pad_mm.is_mm_compute_bound(1, 1, 1, torch.bfloat16)
+
+
+def test_a_symbol_counts_with_the_size_it_was_traced_at(asked: Asked) -> None:
+    """And is not padded."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    rows = mode.from_tensor(torch.empty(97, 64, dtype=torch.bfloat16), static_shapes=False)
+    with mode:
+        found = asked.ask(torch.ops.aten.mm, rows, torch.empty(64, 10, dtype=torch.bfloat16))
+    assert (found.first.rows, found.second.columns) == (97, 10)
+    assert found.symbols[0]
+    assert not found.symbols[2]
+
+
+WAYS_TO_TF32 = (
+    "torch.set_float32_matmul_precision('high')",
+    "torch.backends.cuda.matmul.allow_tf32 = True",
+    "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+    "torch.backends.fp32_precision = 'tf32'",
+)
+EACH_IN_A_CHILD = """
+import os, sys
+import torch
+from peakcast.featurizer.capture.product_padding import rounds_to_tf32
+for way in ("pass", *sys.argv[1:]):
+    child = os.fork()
+    if not child:
+        exec(way)
+        os._exit(rounds_to_tf32())
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_tf32_is_known_however_it_was_asked_for() -> None:
+    """Of torch's two ways to ask, reading the one raises once the other was taken."""
+    command = [sys.executable, "-W", "ignore", "-c", EACH_IN_A_CHILD, *WAYS_TO_TF32]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert told == ["0", "1", "1", "1", "1"]

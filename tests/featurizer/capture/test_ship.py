@@ -40,6 +40,19 @@ def test_ties_and_optimizer_survive() -> None:
     assert arrived.optimizer.param_groups[0]["params"][0] is arrived.model[0].weight
 
 
+def test_the_precision_of_products_travels_along() -> None:
+    """Products in float32 are padded where the caller lets them be rounded to TF32, which the other process is told."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        packed = pack(Workload(nn.Linear(2, 2), torch.ones(1, 2)))
+        torch.set_float32_matmul_precision("highest")
+        unpack(packed)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_closures_travel_with_their_tensors() -> None:
     """A lambda over a local tensor arrives, with a tensor of the same shape."""
     target = torch.ones(3, 2)
