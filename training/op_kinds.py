@@ -38,8 +38,11 @@ _TAKEN_APART: Final = _names("""
     _log_softmax _softmax embedding_dense_backward native_batch_norm native_dropout native_group_norm
     native_layer_norm native_layer_norm_backward
 """)
-# Complex numbers: inductor makes the fallback only when it meets one, so that its tables do not list them.
-_COMPLEX: Final = _names("_conj _conj_physical _fft_c2c _fft_c2r conj_physical view_as_real")
+# Complex numbers, and an encoder layer's inference in one: inductor makes the fallback only when it meets one, so that
+# its tables do not list them.
+_WHEN_MET: Final = _names("""
+    _conj _conj_physical _fft_c2c _fft_c2r _transformer_encoder_layer_fwd conj_physical view_as_real
+""")
 # Work on the memory itself, or on its contents as the host sees them.
 _MEMORY: Final = _names("_local_scalar_dense equal resize_storage_bytes set")
 # Loops of reductions and scans. Some are taken apart first (`std`), some fall back for a few dtypes (`cummax`).
@@ -64,7 +67,7 @@ _WINDOWS: Final = _names("""
 _CONCATS: Final = _names("cat")
 
 _NAMED: Final[dict[OpKind, frozenset[str]]] = {
-    OpKind.EXTERN: _LIBRARIES | _WHOLE_ROWS | _SEEDS | _TAKEN_APART | _COMPLEX | _MEMORY | _LEFT_TO_ATEN,
+    OpKind.EXTERN: _LIBRARIES | _WHOLE_ROWS | _SEEDS | _TAKEN_APART | _WHEN_MET | _MEMORY | _LEFT_TO_ATEN,
     OpKind.REDUCTION: _REDUCTIONS,
     OpKind.SCATTER: _SCATTERS,
     OpKind.WINDOW: _WINDOWS,
