@@ -24,6 +24,11 @@ _ALIGNED_BYTES: Final = 16
 _ITEM_BYTES: Final = (2, 4)
 
 
+def padded_size(size: int, step: int) -> int:
+    """Return the next multiple of `step`, as inductor pads to; a size of one stays."""
+    return size if size == 1 else -(-size // step) * step
+
+
 def padding_trial(trace: Trace, ops: Sequence[str], dtypes: Sequence[str]) -> tuple[int, ...]:
     """Return the bytes of the matrices of the largest trial of a step; none where nothing is tried."""
     trials = [_trial(trace, node, ops, dtypes) for node in _unlike_products(trace, ops)]
@@ -60,7 +65,7 @@ def _trial(trace: Trace, node: int, ops: Sequence[str], dtypes: Sequence[str]) -
         return ()
     rows, inner, columns = shape
     step = _ALIGNED_BYTES // element
-    up = [size if size == 1 else -(-size // step) * step for size in shape]
+    up = [padded_size(size, step) for size in shape]
     if up == [rows, inner, columns]:
         return ()
     copies = [up[0] * up[1] if up[:2] != [rows, inner] else 0, up[1] * up[2] if up[1:] != [inner, columns] else 0]

@@ -7,24 +7,17 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from peakcast.featurizer.capture.isolated import COMPILER_VARIABLES
 from peakcast.featurizer.capture.target import load_target
 from peakcast.featurizer.capture.worker import main
-
-# What the environment of a capture switches off.
-_CAPTURES_OWN: Final = (
-    "TORCHINDUCTOR_FX_GRAPH_CACHE",
-    "TORCHINDUCTOR_AUTOGRAD_CACHE",
-    "TORCHINDUCTOR_ENABLE_CACHING_MODULE",
-    "TORCHINDUCTOR_COMPILE_THREADS",
-)
 
 
 def run_plan(request: dict[str, Any]) -> bytes:
     """Measure one plan and its epochs; return a JSON object with `device` and the fields of a `Measurement`."""
     # The caller's environment is that of a capture, which caches nothing: here the cache is what is measured.
-    for name in _CAPTURES_OWN:
+    for name in COMPILER_VARIABLES:
         os.environ.pop(name, None)
     import torch
 

@@ -234,15 +234,14 @@ def _patch_dynamo() -> None:
 def _patch_inductor() -> None:
     """Keep inductor's graph passes from making real CUDA tensors or timing kernels."""
     from torch._inductor import utils
-    from torch._inductor.fx_passes import fuse_attention, joint_graph, pad_mm
+    from torch._inductor.fx_passes import fuse_attention, joint_graph
 
     def tflops(dtype: torch.dtype) -> float:
         return _TFLOPS_HALF if dtype in (torch.bfloat16, torch.float16) else _TFLOPS_TF32
 
-    for module in (utils, pad_mm):
-        _answer(module, {"get_gpu_dram_gbps": _DRAM_GBPS})
-        if hasattr(module, "get_device_tflops"):
-            module.get_device_tflops = tflops  # type: ignore[attr-defined]
+    _answer(utils, {"get_gpu_dram_gbps": _DRAM_GBPS})
+    if hasattr(utils, "get_device_tflops"):
+        utils.get_device_tflops = tflops  # type: ignore[assignment]
     decide_without_timing()
 
     real_patterns = fuse_attention._get_sfdp_patterns

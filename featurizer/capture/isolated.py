@@ -17,6 +17,13 @@ from peakcast.featurizer.spec import GraphSpec
 # A cold compile of the largest models we know takes minutes of tracing; past this something hangs.
 TIMEOUT_SEC = 1800.0
 CAPTURING: Final = "peakcast.featurizer.capture.worker"
+# What the compiler may not do in a capturing process: keep caches, or start processes of its own.
+COMPILER_VARIABLES: Final = {
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+    "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+    "TORCHINDUCTOR_ENABLE_CACHING_MODULE": "0",  # it would keep our estimates as results of a benchmark
+}
 
 
 class CaptureError(RuntimeError):
@@ -124,10 +131,7 @@ def environment() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path[1:], os.environ.get("PYTHONPATH", "")])),
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
-        "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
-        "TORCHINDUCTOR_ENABLE_CACHING_MODULE": "0",  # it would keep our estimates as results of a benchmark
+        **COMPILER_VARIABLES,
         "TOKENIZERS_PARALLELISM": "false",
         **_place_in_the_job(),
     }

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import torch
 
+from peakcast.featurizer.pad_trials import padded_size
+
 # Products as fast as tensor cores get, copies as fast as the memory of the card.
 _FLOPS_BY_ITEM_BYTES: Final = {2: 825e12, 4: 440e12}
 _BYTES_PER_S: Final = 2.5e12
@@ -102,24 +104,22 @@ def padding_gain(product: Product) -> float:
         return 0.0
     sizes = (first.rows, first.columns, second.columns)
     padded = tuple(
-        size if size <= 1 or is_symbol else size + -size % product.alignment
+        size if is_symbol else padded_size(size, product.alignment)
         for size, is_symbol in zip(sizes, product.symbols, strict=True)
     )
     if padded == sizes:
         return 0.0
     m, k, n = padded
-    first_shape, second_shape = (m, k), (k, n)
-    leading = [first.leading, second.leading]
-    aligned = [
-        leading[0] if first_shape == sizes[:2] else k,
-        leading[1] if second_shape == sizes[1:] else n,
-    ]
-    as_it_is = _seconds(product, sizes, leading) + _CALL_S
-    with_copies = _seconds(product, padded, aligned) + _CALL_S + _bias_seconds(product, padded)
-    for operand, shape in ((first, first_shape), (second, second_shape)):
+    as_it_is, with_copies = _CALL_S, _CALL_S + _bias_seconds(product, padded)
+    leading = []
+    for operand, shape in ((first, (m, k)), (second, (k, n))):
         laid_out = 0.0 if operand.lies_by_rows or operand.lies_by_columns else _layout_seconds(product, operand)
+        is_copied = shape != (operand.rows, operand.columns)
         as_it_is += laid_out
-        with_copies += laid_out if shape == (operand.rows, operand.columns) else _copy_seconds(product, operand, *shape)
+        with_copies += _copy_seconds(product, operand, *shape) if is_copied else laid_out
+        leading.append(shape[1] if is_copied else operand.leading)
+    as_it_is += _seconds(product, sizes, [first.leading, second.leading])
+    with_copies += _seconds(product, padded, leading)
     return as_it_is / (_MARGIN * with_copies)
 
 
