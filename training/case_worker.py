@@ -1,5 +1,7 @@
 """The process that replays or captures cases of the zoo: `python -m peakcast.training.case_worker replay|capture`.
 
+A request is a case and its plans.
+
 It reads a request a line on stdin and answers with a line on stdout. torch must be imported after the fake device is
 loaded, so nothing here may import it before the first request.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import itertools
 import json
 import os
 import sys
@@ -22,6 +25,7 @@ from peakcast.featurizer.prior import Prior, simulate
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 
 if TYPE_CHECKING:
+    from peakcast.featurizer.capture.replay.session import Replayed
     from peakcast.featurizer.spec import GraphSpec
     from peakcast.training.zoo import Case
 
@@ -31,33 +35,50 @@ _QUANTITIES: Final = ("first_allocated", "first_reserved", "steady_allocated", "
 
 
 class _Replays:
-    """Make replayed labels: a request is a job, as `Job.to_dict` wrote it; the answer is its record without a graph."""
+    """Make replayed labels: the answer has the record of each plan, with a graph if there is a corpus to put it in."""
 
-    def __init__(self) -> None:
+    def __init__(self, corpus: Path | None) -> None:
         self._session = Session()
+        self._corpus = corpus
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Replay a job.
+        """Replay a case under its plans.
 
         Raises:
-            RuntimeError: if the plan could not be replayed.
             Exception: whatever building or capturing the case raised.
         """
-        from peakcast.training.jobs import Job
-        from peakcast.training.zoo import build, entry
+        from peakcast.training.corpus import write_graph
+        from peakcast.training.zoo import Case, build
 
-        job = Job.from_dict(request)
-        run, device = RunSpec.model_validate(job.case.run()), DeviceSpec.model_validate(DEVICE)
-        started = time.monotonic()
-        found = self._session.replay(lambda: build(job.case), [job.plan], both_paddings=False)
-        if found.failed:
-            raise RuntimeError(found.failed[job.plan])
-        prior = simulate(found.spec, job.plan, run, device)
+        case, plans = Case.from_dict(request["case"]), list(request["plans"])
+        began: list[float] = []  # of each plan, in their order
+
+        def begin(_: str) -> None:
+            began.append(time.monotonic())
+
+        if self._corpus is None:
+            graph_id = None
+            found = self._session.replay(lambda: build(case), plans, both_paddings=False, progress=begin)
+        else:
+            found, graph = self._session.replay_with_graph(lambda: build(case), plans, progress=begin)
+            graph_id = write_graph(self._corpus, graph.redacted())
+        seconds = [after - before for before, after in itertools.pairwise([*began, time.monotonic()])]
+        records = []
+        for plan, taken_s in zip(plans, seconds, strict=True):
+            failure = found.failed.get(plan)
+            told = {"error": failure} if failure else {**self._record(case, plan, found), "graph_id": graph_id}
+            records.append({"plan": plan, **told, "seconds": round(taken_s, 1)})
+        return {"records": records}
+
+    def _record(self, case: Case, plan: str, found: Replayed) -> dict[str, Any]:
+        from peakcast.training.zoo import entry
+
+        run, device = RunSpec.model_validate(case.run()), DeviceSpec.model_validate(DEVICE)
+        prior = simulate(found.spec, plan, run, device)
         return {
-            "architecture": entry(job.case.model).architecture,
-            "case": job.case.to_dict(),
-            "run": job.case.run(),
-            "plan": job.plan,
+            "architecture": entry(case.model).architecture,
+            "case": case.to_dict(),
+            "run": case.run(),
             "source": "replayed",
             "cache": "cold",
             "alone": False,
@@ -67,12 +88,11 @@ class _Replays:
                 name: found.spec.captured_with[name] for name in _LIBRARIES if name in found.spec.captured_with
             },
             # A benchmark on the card pads some products or not; these peaks have them the likely way.
-            "padding_undecided": bool(found.undecided),
-            "kernels": len(found.spec.traces[job.plan]),
+            "padding_undecided": plan in found.undecided,
+            "kernels": len(found.spec.traces[plan]),
             "measured": _bytes(prior),
             "out_of_memory": prior.steps.peaks.reserved_bytes > device.total_bytes,
             "alloc_retries": 0,
-            "seconds": round(time.monotonic() - started, 1),
         }
 
     def forget(self) -> None:
@@ -80,7 +100,7 @@ class _Replays:
 
 
 class _Captures:
-    """Capture graphs: a request is a case and its plans; the answer says where the graph is and what failed.
+    """Capture graphs: the answer says where the graph is and what failed.
 
     A plan that cannot be captured does not take the others with it: they are then tried one by one.
     """
@@ -136,11 +156,14 @@ def _one_line(error: Exception) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve requests until stdin ends: `replay`, or `capture CORPUS RANKS`."""
+    """Serve requests until stdin ends: `replay [CORPUS]`, or `capture CORPUS RANKS`."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not get between the answers
     what, *rest = arguments
-    work = _Replays() if what == "replay" else _Captures(Path(rest[0]), int(rest[1]))
+    if what == "replay":
+        work: _Replays | _Captures = _Replays(Path(rest[0]) if rest else None)
+    else:
+        work = _Captures(Path(rest[0]), int(rest[1]))
     _answer(answers, {"ready": True})
     for line in sys.stdin:
         try:

@@ -87,27 +87,42 @@ def replay_all(
     timeout_sec: float = 300.0,
     report: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> None:
-    """Replay what is neither in the journal nor in the corpus, measured or replayed, and note each outcome."""
+    """Replay what is neither in the journal nor in the corpus, measured or replayed, and note each outcome.
+
+    The graphs that labels are of go into the corpus.
+    """
     have = {str(record["key"]) for name in FILES for record in store.read(corpus, name)}
     todo = [job for job in jobs if job.key not in have]
-    replay_into(corpus / JOURNAL, todo, workers=workers, timeout_sec=timeout_sec, report=report)
+    replay_into(corpus / JOURNAL, todo, graphs=corpus, workers=workers, timeout_sec=timeout_sec, report=report)
 
 
 def replay_into(
     out: Path,
     jobs: Sequence[Job],
     *,
+    graphs: Path | None = None,
     workers: int = 1,
     timeout_sec: float = 300.0,
     report: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> None:
-    """Replay each job that the journal `out` does not hold yet, and append what came of it."""
+    """Replay each job that the journal `out` does not hold yet, and append what came of it.
+
+    A process replays the plans of a case together. `graphs` is the corpus that takes the ordinary graphs.
+    """
     have = {str(line["key"]) for line in journal.read(out)}
-    todo = [{"key": job.key, **job.to_dict()} for job in jobs if job.key not in have]
-    for request, answer in ask_workers(todo, ["replay"], workers=workers, timeout_sec=timeout_sec):
-        outcome = {"key": request["key"], **answer}
-        journal.append(out, outcome)
-        report(outcome)
+    plans: dict[Case, list[str]] = {}
+    for job in jobs:
+        if job.key not in have:
+            plans.setdefault(job.case, []).append(job.plan)
+    todo = [{"case": case.to_dict(), "plans": names} for case, names in plans.items()]
+    arguments = ["replay"] if graphs is None else ["replay", str(graphs)]
+    for request, answer in ask_workers(todo, arguments, workers=workers, timeout_sec=timeout_sec):
+        case = Case.from_dict(request["case"])
+        failed = [{"plan": plan, "error": answer["error"]} for plan in request["plans"]] if "error" in answer else []
+        for record in failed or answer["records"]:
+            outcome = {"key": Job(case, record["plan"]).key, **record}
+            journal.append(out, outcome)
+            report(outcome)
 
 
 FILES: Final = (store.RECORDS, store.REPLAYED_RECORDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,9 +29,9 @@ class DryRun:
     budget that is configured), so they are those it would lower. Each call runs under the tape as one region.
     """
 
-    replays = False
-
     def __init__(self) -> None:
+        self.ways: Sequence[bool] = (False,)
+        self.as_kernels = False
         self.tape: Tape | None = None  # set once the first, compiling step is over
         self._regions = 0
         self._open: defaultdict[Any, list[int]] = defaultdict(list)  # graph -> its calls that await their backward
@@ -40,9 +40,10 @@ class DryRun:
     def __call__(self, graph: fx.GraphModule, example_inputs: Any, **_: Any) -> Any:
         """Hand a Dynamo graph to inductor's front end, with `_runner` in place of its back end."""
         with functorch_config.patch(enable_autograd_cache=False):
-            return inductor.compile_fx(graph, example_inputs, inner_compile=self._inner_compile)
+            return inductor.compile_fx(graph, example_inputs, inner_compile=self.inner_compile)
 
-    def _inner_compile(self, graph: fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
+    def inner_compile(self, graph: fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
+        """Return what runs a partitioned graph, which is changed as inductor would before it lowers it."""
         key = kwargs.get("graph_id")
         is_inference, is_backward = bool(kwargs.get("is_inference", False)), bool(kwargs.get("is_backward", False))
         if not is_backward:  # the backward follows the layout of what the forward saved

@@ -7,7 +7,8 @@ import functools
 import gc
 import importlib.metadata
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -30,11 +31,19 @@ from peakcast.featurizer.capture.tape import Recording, StepClock, Tape
 from peakcast.featurizer.capture.workload import Workload
 from peakcast.featurizer.plans import parse_plan
 from peakcast.featurizer.spec import GraphSpec
+from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import GRADIENT
 
 Progress = Callable[[str], None]
 # A model that is compiled anew in each step has no steady one: the last is taken as it is.
 _MOST_RECORDINGS = 3
+
+
+@dataclass(slots=True)
+class Beside:
+    """The ordinary traces of what is replayed, of the same compiles: a replayed label needs both, a compile is slow."""
+
+    spec: GraphSpec | None = None
 
 
 def record(
@@ -47,19 +56,22 @@ def record(
     progress: Progress | None = None,
     backend: Callable[[], Backend] = DryRun,
     failures: dict[str, str] | None = None,
+    beside: Beside | None = None,
 ) -> GraphSpec:
     """Run two steps under each plan, the second one under the tape.
 
     Call it inside the fake mode that the workload's tensors belong to. The model is left as it was found. `backend`
     makes what stands for the compiler of a plan; where it fails and `failures` is given, the reason goes there and the
-    plan is recorded through the dry run.
+    plan is recorded through the dry run. A backend that runs in two ways gives two traces; `beside` takes the second.
 
     Raises:
         ValueError: if a plan is unknown or does not fit the model.
     """
-    tables = Tables()
+    tables, tables_beside = Tables(), Tables()
     others = other_fake_tensors(mode)
-    traces, facts, has_compiled = {}, RunFacts(workload), False
+    traces: dict[str, Trace] = {}
+    traces_beside: dict[str, Trace] = {}
+    facts, has_compiled = RunFacts(workload), False
     with rnns_as_cudnn(), whole_steps_on_fake_tensors() as guesses:
         for plan in plans:
             if progress is not None:
@@ -71,18 +83,26 @@ def record(
             has_compiled |= parsed.compiled or facts.own_compiles.any
             leaves = None if has_compiled else mode
             try:
-                recording = _record_step(workload, plan, others, facts, device, compiler, leaves=leaves)
+                recordings = _record_step(workload, plan, others, facts, device, compiler, leaves=leaves)
             except Exception as error:
                 if failures is None or isinstance(error, ValueError):
                     raise
                 # A compiler's message goes on with listings: the first line says what it is.
                 failures[parsed.name] = f"{type(error).__name__}: {one_message(error)}".splitlines()[0]
                 compiler = DryRun()
-                recording = _record_step(workload, plan, others, facts, device, compiler, leaves=leaves)
-            replayed = compiler.replays and parsed.compiled
-            traces[parsed.name] = build_trace(recording, tables, stands_for_gpu=device.type, replayed=replayed)
+                recordings = _record_step(workload, plan, others, facts, device, compiler, leaves=leaves)
+            replayed = compiler.ways[0] and parsed.compiled
+            traces[parsed.name] = build_trace(recordings[0], tables, stands_for_gpu=device.type, replayed=replayed)
+            if beside is not None:
+                traces_beside[parsed.name] = build_trace(recordings[-1], tables_beside, stands_for_gpu=device.type)
     ranks = {"world_size": str(distributed.get_world_size())} if _has_collectives(tables.ops.names()) else {}
     captured_with = {"traced_on": traced_on, **versions(), **facts.as_text(), **ranks, **guesses.as_text()}
+    if beside is not None:
+        beside.spec = _spec(tables_beside, traces_beside, captured_with)
+    return _spec(tables, traces, captured_with)
+
+
+def _spec(tables: Tables, traces: Mapping[str, Trace], captured_with: Mapping[str, str]) -> GraphSpec:
     return GraphSpec(
         ops=tables.ops.names(),
         dtypes=tables.dtypes.names(),
@@ -101,7 +121,8 @@ class Backend(Protocol):
     """A Dynamo backend that knows the tape from the second step on."""
 
     tape: Tape | None
-    replays: bool  # it lowers for good: its nodes are kernels
+    ways: Sequence[bool]  # how it can run what it compiled, each to be recorded: as kernels, or as ATen nodes
+    as_kernels: bool  # how it runs it now
 
     def __call__(self, graph: fx.GraphModule, example_inputs: Any, **options: Any) -> Any:
         """Return what runs in place of the graph."""
@@ -116,8 +137,8 @@ def _record_step(
     backend: Backend,
     *,
     leaves: FakeTensorMode | None,
-) -> Recording:
-    """Record the second step, or the first later one in which nothing is compiled.
+) -> list[Recording]:
+    """Record the second step, or the first later one in which nothing is compiled, in each way that `backend` has.
 
     `leaves` is the mode whose tensors a first step may leave behind, such as its loss.
     """
@@ -139,20 +160,23 @@ def _record_step(
         stack.enter_context(not_looking_like_tracing())
         with _no_collections():
             workload.run(autocast=autocast)  # the first step: compiles, creates optimizer state
-        for _ in range(_MOST_RECORDINGS):
-            gc.collect()
-            tape = backend.tape = Tape(clock)
-            hold_statics(tape, workload, others)
-            if leaves is not None and not facts.own_compiles.any:
-                tape.hold((left() for left in other_fake_tensors(leaves)), None)
-            clock.at_optimizer = functools.partial(_mark_gradients, tape, workload)
-            known = _compiled_graphs()
-            with bias_added_in_place(), resizes_noted(tape), tape:  # what is compiled was traced before
-                workload.run(autocast=autocast)
-            if _compiled_graphs() == known:
-                break  # else it was compiled once more, and the tape holds the tracing too
-        _mark_gradients(tape, workload)
-        return tape.stop()
+        recordings = []
+        for backend.as_kernels in backend.ways:
+            for _ in range(_MOST_RECORDINGS):
+                gc.collect()
+                tape = backend.tape = Tape(clock)
+                hold_statics(tape, workload, others)
+                if leaves is not None and not facts.own_compiles.any:
+                    tape.hold((left() for left in other_fake_tensors(leaves)), None)
+                clock.at_optimizer = functools.partial(_mark_gradients, tape, workload)
+                known = _compiled_graphs()
+                with bias_added_in_place(), resizes_noted(tape), tape:  # what is compiled was traced before
+                    workload.run(autocast=autocast)
+                if _compiled_graphs() == known:
+                    break  # else it was compiled once more, and the tape holds the tracing too
+            _mark_gradients(tape, workload)
+            recordings.append(tape.stop())
+        return recordings
 
 
 def _mark_gradients(tape: Tape, workload: Workload) -> None:

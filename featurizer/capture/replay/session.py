@@ -11,6 +11,7 @@ from peakcast.featurizer.plans import parse_plan
 from peakcast.featurizer.spec import GraphSpec
 
 if TYPE_CHECKING:
+    from peakcast.featurizer.capture.record import Beside
     from peakcast.featurizer.capture.replay.kernels import Launches
     from peakcast.featurizer.capture.replay.padding import Padding
     from peakcast.featurizer.capture.workload import Workload
@@ -68,7 +69,7 @@ class Session:
         """
         names = list(dict.fromkeys(parse_plan(plan).name for plan in plans))
         failed: dict[str, str] = {}
-        spec, undecided = self._record(factory, names, failed, reverse=False, progress=progress)
+        spec, undecided = self._record(factory, names, failed, progress=progress)
         undecided = [name for name in undecided if spec.traces[name].replayed]
         otherwise = None
         if undecided and both_paddings:
@@ -77,11 +78,18 @@ class Session:
             otherwise = None if failed_again else found
         return Replayed(spec, tuple(undecided), otherwise, failed)
 
-    def capture(self, factory: Callable[[], Workload], plans: Sequence[str]) -> GraphSpec:
-        """Capture by the ordinary way, in the same process. Raises as `capture_here` does."""
-        from peakcast.featurizer.capture.worker import capture_here
+    def replay_with_graph(
+        self, factory: Callable[[], Workload], plans: Sequence[str], *, progress: Callable[[str], None] | None = None
+    ) -> tuple[Replayed, GraphSpec]:
+        """Replay, and give the ordinary graph of the same compiles: what a label is of. Raises as `replay` does."""
+        from peakcast.featurizer.capture.record import Beside
 
-        return capture_here(factory, plans, self._traced_on)
+        names = list(dict.fromkeys(parse_plan(plan).name for plan in plans))
+        failed: dict[str, str] = {}
+        beside = Beside()
+        spec, undecided = self._record(factory, names, failed, beside=beside, progress=progress)
+        assert beside.spec is not None
+        return Replayed(spec, tuple(name for name in undecided if spec.traces[name].replayed), None, failed), beside.spec
 
     def forget(self) -> None:
         """Drop what the compiler keeps of earlier cases."""
@@ -98,7 +106,8 @@ class Session:
         plans: Sequence[str],
         failed: dict[str, str],
         *,
-        reverse: bool,
+        reverse: bool = False,
+        beside: Beside | None = None,
         progress: Callable[[str], None] | None,
     ) -> tuple[GraphSpec, list[str]]:
         """Record each plan with the compiler in place; returns those that depend on how products are padded, too."""
@@ -128,8 +137,9 @@ class Session:
                 plans,
                 self._traced_on,
                 progress=begin,
-                backend=lambda: Replay(self._launches),
+                backend=lambda: Replay(self._launches, both=beside is not None),
                 failures=failed,
+                beside=beside,
             )
         finally:
             self._launches.tape = None
