@@ -1,8 +1,8 @@
 """Which matrix products inductor pads to aligned sizes (`pad_mm`): it times both ways, here both times are estimated.
 
 A benchmark would take memory and time of a card that a training is using, cannot run without one, and near a tie gives
-the same step another graph each time. The numbers below were fitted to 116 products of 23 models whose benchmark
-ran on an H200 under torch 2.11 (float32 as TF32, and bfloat16), and 104 of them come out as the card decided.
+the same step another graph each time. The numbers below were fitted to the times of 590 products, each both ways, that
+inductor's benchmark took alone on an H200 under torch 2.11 (float32 as TF32, and bfloat16): 548 come out as it decided.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ import torch
 
 from peakcast.featurizer.pad_trials import padded_size
 
-# Products as fast as tensor cores get, copies as fast as the memory of the card.
-_FLOPS_BY_ITEM_BYTES: Final = {2: 825e12, 4: 440e12}
-_BYTES_PER_S: Final = 2.5e12
-# What a call costs in the benchmark whatever its sizes, and each further kernel; a padded copy takes two.
-_CALL_S: Final = 60e-6
-_KERNEL_S: Final = 11.4e-6
-# How much slower a product gets whose rows are multiples of so many bytes only: by item size, then by alignment.
-_SLOWER: Final = {2: {8: 16.8, 4: 4.5, 2: 13.4}, 4: {8: 9.3, 4: 4.8}}
-_SLOWER_BOUND_BY_MEMORY: Final = 1.4
-# A copy out of a transposed operand: from this stride on each item lies in a line of its own, and the further they
-# reach, the more addresses have to be translated.
+# How fast products get on tensor cores, and how fast they and copies move bytes.
+_FLOPS_BY_ITEM_BYTES: Final = {2: 751e12, 4: 317e12}
+_BYTES_PER_S: Final = 2.6e12
+_COPIED_BYTES_PER_S: Final = 3.7e12
+# What a call costs whatever its sizes, and each further kernel; a padded copy takes two.
+_CALL_S: Final = 6.8e-6
+_KERNEL_S: Final = 1.84e-6
+# How much slower a product gets whose rows are multiples of so many bytes only: by item size, then by alignment; and
+# one whose result has rows of two bytes.
+_SLOWER: Final = {2: {8: 3.1, 4: 3.2, 2: 5.7}, 4: {8: 2.7, 4: 2.65}}
+_SLOWER_RESULT: Final = 7.8
+_SLOWER_BOUND_BY_MEMORY: Final = {2: 2.0, 4: 1.36}
+_SLOWER_RESULT_BOUND_BY_MEMORY: Final = 3.3
+# To read an item of a transposed operand: from this stride on each lies in a line of its own.
 _FAR_STRIDE_BYTES: Final = 450
-_NEAR_COPY: Final = 1.8
-_FAR_COPY: Final = 3.5
-_FAR_REACH_BYTES: Final = 1.2e9
+_NEAR_ITEM_S: Final = {2: 4.8e-12, 4: 2.9e-12}
+_FAR_ITEM_S: Final = {2: 6.1e-12, 4: 5.0e-12}
 # Inductor takes padding only where it wins by this factor.
 _MARGIN: Final = 1.1
-# All but one of the twelve lie within this factor of a tie; that one is of a few kilobytes.
+# All but three of the 42 lie within this factor of a tie; those are of a few kilobytes, or decided by a hair.
 _TIE: Final = 1.5
 _HOOKS: Final = ("should_pad_bench_key", "get_cached_should_pad", "is_mm_compute_bound")
 
@@ -111,7 +113,7 @@ def padding_gain(product: Product) -> float:
         return 0.0
     m, k, n = padded
     as_it_is, with_copies = _CALL_S, _CALL_S + _bias_seconds(product, padded)
-    leading = []
+    leading: list[int] = []
     for operand, shape in ((first, (m, k)), (second, (k, n))):
         laid_out = 0.0 if operand.lies_by_rows or operand.lies_by_columns else _layout_seconds(product, operand)
         is_copied = shape != (operand.rows, operand.columns)
@@ -127,32 +129,35 @@ def _seconds(product: Product, sizes: tuple[int, ...], leading: Sequence[int]) -
     """Return how long a product of M, K, N takes whose operands have these leading strides, each in elements."""
     m, k, n = sizes
     item_bytes = product.item_bytes
-    strides = (*leading, n if min(m, n) > 1 else 0)
-    slower = _SLOWER[item_bytes].get(min(_alignment_bytes(one * item_bytes) for one in strides), 1.0)
-    flops = 2.0 * product.batch * m * n * k
-    moved_bytes = item_bytes * product.batch * (m * k + k * n + m * n)
-    return max(
-        flops / _FLOPS_BY_ITEM_BYTES[item_bytes] * slower,
-        moved_bytes / _BYTES_PER_S * min(slower, _SLOWER_BOUND_BY_MEMORY),
-    )
+    of_result = _alignment_bytes(n * item_bytes) if min(m, n) > 1 else 16
+    alignment = min(of_result, *(_alignment_bytes(one * item_bytes) for one in leading))
+    slower, slower_by_memory = 1.0, 1.0
+    if of_result == 2:
+        slower, slower_by_memory = _SLOWER_RESULT, _SLOWER_RESULT_BOUND_BY_MEMORY
+    elif alignment in _SLOWER[item_bytes]:
+        slower, slower_by_memory = _SLOWER[item_bytes][alignment], _SLOWER_BOUND_BY_MEMORY[item_bytes]
+    computing_s = 2.0 * product.batch * m * n * k / _FLOPS_BY_ITEM_BYTES[item_bytes] * slower
+    moving_s = item_bytes * product.batch * (m * k + k * n + m * n) / _BYTES_PER_S * slower_by_memory
+    return float((computing_s**3 + moving_s**3) ** (1 / 3))  # about the longer of the two
 
 
 def _copy_seconds(product: Product, operand: Operand, rows: int, columns: int) -> float:
     """Return what a copy of an operand in its padded shape costs: it is filled, then written, and the operand read."""
     if operand.is_planned:
         return _KERNEL_S  # the margin is written
-    item_bytes = product.item_bytes * product.batch
-    seconds = item_bytes * (2 * rows * columns + operand.rows * operand.columns) / _BYTES_PER_S
-    stride_bytes = operand.column_stride * product.item_bytes
+    items = product.batch * operand.rows * operand.columns
     if operand.column_stride > 1:
-        far = _FAR_COPY * (1 + stride_bytes * operand.columns / _FAR_REACH_BYTES)
-        seconds *= far if stride_bytes >= _FAR_STRIDE_BYTES else _NEAR_COPY
-    return seconds + 2 * _KERNEL_S
+        is_far = operand.column_stride * product.item_bytes >= _FAR_STRIDE_BYTES
+        reading_s = items * (_FAR_ITEM_S if is_far else _NEAR_ITEM_S)[product.item_bytes]
+    else:
+        reading_s = items * product.item_bytes / _COPIED_BYTES_PER_S
+    writing_s = 2 * product.batch * rows * columns * product.item_bytes / _COPIED_BYTES_PER_S
+    return 2 * _KERNEL_S + reading_s + writing_s
 
 
 def _layout_seconds(product: Product, operand: Operand) -> float:
     """Return what it costs to write an operand row by row."""
-    return product.item_bytes * product.batch * 2 * operand.rows * operand.columns / _BYTES_PER_S + _KERNEL_S
+    return product.item_bytes * product.batch * 2 * operand.rows * operand.columns / _COPIED_BYTES_PER_S + _KERNEL_S
 
 
 def _bias_seconds(product: Product, padded: tuple[int, ...]) -> float:
@@ -161,7 +166,7 @@ def _bias_seconds(product: Product, padded: tuple[int, ...]) -> float:
     sides = (n != product.second.columns) + (m != product.first.rows and product.bias_rows > 1)
     if not product.bias_rows or not sides:
         return 0.0
-    return sides * (2 * _KERNEL_S + 2 * product.item_bytes * product.bias_rows * n / _BYTES_PER_S)
+    return sides * (2 * _KERNEL_S + 2 * product.item_bytes * product.bias_rows * n / _COPIED_BYTES_PER_S)
 
 
 def _alignment_bytes(size_bytes: int) -> int:

@@ -42,17 +42,17 @@ MEASURED = [
     (_product(8192, 768, 50257, "float32", transposed="b", planned="a"), True),
     (_product(8192, 30522, 768, "float32", planned="a"), True),
     (_product(4096, 50257, 768, "bfloat16", planned="b"), True),
-    (_product(1024, 768, 50257, "float32", transposed="b", planned="a"), False),  # too few tokens for the weight's copy
+    (_product(1024, 768, 30522, "bfloat16", transposed="b", planned="a"), False),  # too few tokens for the weight's copy
     # The gradient of the weight reads the logits transposed. Rows of two bytes' alignment are slow enough to copy that.
     (_product(50257, 12288, 768, "bfloat16", transposed="a", planned="b"), True),
     (_product(30522, 8192, 768, "bfloat16", transposed="a", planned="b"), False),
     (_product(40478, 4096, 768, "bfloat16", transposed="a", planned="b"), False),
-    (_product(30522, 2048, 768, "float32", transposed="a", planned="b"), True),
     (_product(30522, 8192, 768, "float32", transposed="a", planned="b"), False),
     (_product(32005, 8192, 512, "float32", transposed="a", planned="b"), False),
-    # A classifier of ten classes, and attention over 197 patches.
+    # A classifier of ten classes, and attention over 197 and 577 patches.
     (_product(64, 768, 10, "bfloat16", transposed="b", planned="a", bias=True), False),
-    (replace(_product(197, 64, 197, "bfloat16", transposed="b", planned="a"), batch=768), False),
+    (replace(_product(197, 64, 197, "bfloat16", transposed="b", planned="a"), batch=768), True),
+    (replace(_product(577, 64, 577, "bfloat16", transposed="b"), batch=96), True),
 ]
 
 
@@ -71,9 +71,9 @@ def test_without_tensor_cores_nothing_is_won() -> None:
 
 
 def test_most_of_what_was_timed_comes_out_as_it_did() -> None:
-    """Of all 116 products that the numbers were fitted to, 104 do, where padding all of them would be right for 50."""
+    """Of all 590 products that the numbers were fitted to, 548 do, where padding all of them would be right for 255."""
     lines = [json.loads(line) for line in (Path(__file__).with_name("padded_products.jsonl")).read_text().splitlines()]
-    right, wrong_and_sure = 0, 0
+    pads, right, wrong_and_sure = 0, 0, 0
     for line in lines:
         product = Product(
             Operand(*line["first"], is_planned=line["planned"][0]),
@@ -83,10 +83,13 @@ def test_most_of_what_was_timed_comes_out_as_it_did() -> None:
             batch=line["batch"],
             bias_rows=int(line["bias"]),
         )
-        is_right = is_padded(product) is line["padded"]
+        as_it_is, padded = line["us"]
+        was_padded = as_it_is > 1.1 * padded
+        pads += was_padded
+        is_right = is_padded(product) is was_padded
         right += is_right
         wrong_and_sure += not is_right and not is_near_tie(product)
-    assert (len(lines), sum(line["padded"] for line in lines), right, wrong_and_sure) == (116, 50, 104, 1)
+    assert (len(lines), pads, right, wrong_and_sure) == (590, 255, 548, 3)
 
 
 def test_where_nothing_can_be_padded_nothing_is_won() -> None:
@@ -113,7 +116,7 @@ def test_one_column_of_results_is_not_misaligned() -> None:
 
 def test_what_is_added_is_copied_too() -> None:
     """A residual as large as the result costs more than padding wins, a bias does not."""
-    product = _product(8192, 128, 4095, "bfloat16")
+    product = _product(8192, 128, 4094, "bfloat16")
     assert is_padded(replace(product, bias_rows=1))
     assert not is_padded(replace(product, bias_rows=8192))
 
