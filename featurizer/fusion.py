@@ -76,7 +76,7 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
         if len(kernels) <= MOST_REORDERED:
             kernels, within, leaders = fuse_kernels(graph, kernels, _in_turn(kernels), end, returned)
             unwritten += within
-            moves, live_bytes = _reorder(graph, kernels, first, end, returned)
+            moves, live_bytes = _reorder(graph, kernels, within, first, end, returned)
             time[[leaders[at] for at in moves]] = list(moves.values())
         born[unwritten] = NEVER
         written_at = {storage: kernel.node for kernel in kernels for storage in kernel.writes}
@@ -98,13 +98,14 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
 def _reorder(
     graph: CompiledGraph,
     kernels: list[Kernel],
+    within: Mapping[int, int],
     first: int,
     end: int,
     returned: set[int],
 ) -> tuple[dict[int, int], list[int]]:
     """Give the kernels the times at which inductor runs them. Kernels of one time are one.
 
-    Returns at which of these times that of each runs, and what inductor estimates to live at each.
+    What lives `within` one, by its time, is never written, but counts in inductor's estimate. Returns at which of these times that of each runs, and what inductor estimates to live at each.
     """
     times = sorted({kernel.node for kernel in kernels})
     number = {node: index for index, node in enumerate(times)}
@@ -128,7 +129,11 @@ def _reorder(
     for kernel in kernels:
         kernel.node = place[kernel.node]
     kernels.sort(key=lambda kernel: kernel.node)
-    return place, program.live_bytes(order)
+    live_bytes = program.live_bytes(order)
+    position = {index: at for at, index in enumerate(order)}
+    for storage, time in within.items():
+        live_bytes[position[number[time]]] += graph.bytes[storage]
+    return place, live_bytes
 
 
 def _pool(

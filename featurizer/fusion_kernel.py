@@ -45,7 +45,7 @@ _KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER
     _IS_AWAITED,
     _SAVED,
 ) = range(13)
-# Rows of `state` [20, S], which is good for one graph: `_GRAPH` says for which.
+# Rows of `state` [21, S], which is good for one graph: `_GRAPH` says for which.
 (
     _GRAPH,
     _EXPRESSION,  # what an inlined storage is read as
@@ -67,7 +67,8 @@ _KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER
     _PARTS_READ,  # how many were read since the first
     _AWAITED,  # the node that makes it, where it is written for the first library call that reads it
     _AWAITED_AS,  # the expression of that node
-) = range(20)
+    _WITHIN,  # when the fused kernel runs that it lives within, and is never written
+) = range(21)
 _SEVERAL: Final = -2
 _ALL: Final = 1 << MOST_PARTS_SEEN  # the bit of a buffer that is read whole
 # Places of `limits`; the rest are those of `fusion_rounds_kernel`.
@@ -570,6 +571,7 @@ def joined(
             starts[theirs], stops[theirs] = begin, filled
         is_left[kernel] = False
         born[written] = _NEVER
+        state[_WITHIN, written] = moved[kernel]
     left = np.flatnonzero(is_left)
     return (moved[left], source[left], expression[left], number[left], starts, stops, items, displaced), leaders
 
@@ -889,7 +891,7 @@ def _fuse_segments(
     limits: tuple[int, ...],
     most_looks: int,
 ) -> None:
-    state = np.full((20, columns[1].shape[1]), _NONE, np.int64)
+    state = np.full((21, columns[1].shape[1]), _NONE, np.int64)
     bounds = np.array(limits, np.int64)
     nothing = np.empty(0, np.int64)
     nobody = np.empty((0, 0), np.uint64)
@@ -917,6 +919,10 @@ def _fuse_segments(
                 first, end, columns, state, kernels, touched
             )
             order, live_bytes = best_order(len(times), size, maker, is_output, reader, read, before, after, most_looks)
+            within = touched[state[_WITHIN, touched] != _NONE]
+            if len(within):
+                position = np.argsort(order)[np.searchsorted(times, state[_WITHIN, within])]
+                np.add.at(live_bytes, position, columns[1][_BYTES, within])
         placed(first, end, columns, state, touched, kernels, ancestors, leaders, times, order, live_bytes, lifetimes)
 
 

@@ -41,12 +41,12 @@ def fuse_kernels(
     after: Mapping[int, AbstractSet[int]],
     end: int,
     returned: set[int],
-) -> tuple[list[Kernel], list[int], dict[int, int]]:
+) -> tuple[list[Kernel], dict[int, int], dict[int, int]]:
     """Fuse kernels: those of one fused kernel run at one time, and times are in the order of the scheduler.
 
     `after` says which kernels must have run before each, by number, beyond those whose results it reads. Returns the
-    kernels left, the storages that live within one fused kernel and are never written, and the node that leads the
-    kernel at each time.
+    kernels left, the storages that live within one fused kernel and are never written, with its time, and the node that
+    leads the kernel at each time.
     """
     rounds = _Rounds(graph, kernels, after, end, returned)
     rounds.run()
@@ -325,17 +325,17 @@ def _reach(before: Sequence[AbstractSet[int]]) -> tuple[list[int], list[int]]:
 
 def _absorb(
     graph: CompiledGraph, kernels: list[Kernel], rounds: _Rounds, end: int, returned: set[int]
-) -> tuple[list[Kernel], list[int]]:
+) -> tuple[list[Kernel], dict[int, int]]:
     """Compute what lives within one fused kernel right in what reads it.
 
-    Returns the kernels left, and what is never written.
+    Returns the kernels left, and what is never written, with the time at which it would be.
     """
     readers: dict[int, list[int]] = {}
     for kernel in kernels:
         for storage in kernel.expression.reads:
             readers.setdefault(storage, []).append(kernel.number)
     left: list[Kernel] = []
-    unwritten: list[int] = []
+    unwritten: dict[int, int] = {}
     for kernel in kernels:
         if (
             kernel.kind not in _NEVER_WRITTEN
@@ -356,7 +356,7 @@ def _absorb(
             kernels[number].expression = _joined(graph, kernel, kernels[number].expression)
         for read in kernel.expression.reads:
             readers[read] = sorted({*readers[read], *reading} - {kernel.number})
-        unwritten.append(storage)
+        unwritten[storage] = kernel.node
     return left, unwritten
 
 
