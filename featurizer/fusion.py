@@ -54,13 +54,13 @@ _LIMITS: Final = (
 _WRITES_IN_PLACE: Final = (OpKind.POINTWISE, OpKind.REDUCTION, OpKind.SCATTER)
 
 
-def fused_lifetimes(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
+def fused_lifetimes(trace: Trace, ops: tuple[str, ...], attributes: tuple[str, ...] = ()) -> Lifetimes:
     """Return the lifetimes under inductor: those observed outside compiled regions, the rules' inside."""
     observed = observed_lifetimes(trace)
     if not (trace.region >= 0).any():
         return observed
     born, died, reuses = observed.born.copy(), observed.died.copy(), observed.reuses.copy()
-    columns = GraphColumns.of(trace, ops)
+    columns = GraphColumns.of(trace, ops, attributes)
     born[columns.is_unread] = NEVER
     time = np.arange(len(trace), dtype=np.int32)
     fused = Lifetimes(bytes=observed.bytes, role=observed.role, born=born, died=died, reuses=reuses, time=time)
@@ -105,7 +105,8 @@ def _reorder(
 ) -> tuple[dict[int, int], list[int]]:
     """Give the kernels the times at which inductor runs them. Kernels of one time are one.
 
-    What lives `within` one, by its time, is never written, but counts in inductor's estimate. Returns at which of these times that of each runs, and what inductor estimates to live at each.
+    What lives `within` one, by its time, is never written, but counts in inductor's estimate. Returns at which of these
+    times that of each runs, and what inductor estimates to live at each.
     """
     times = sorted({kernel.node for kernel in kernels})
     number = {node: index for index, node in enumerate(times)}

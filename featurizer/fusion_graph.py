@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -11,6 +11,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from peakcast.featurizer.convolution_geometry import parse_geometry
 from peakcast.featurizer.op_kinds import OpKind, op_kind, stem
 from peakcast.featurizer.trace import Csr, Int32, Int64, Trace
 from peakcast.featurizer.vocabulary import BACKWARD
@@ -35,9 +36,8 @@ _KINDS: Final = tuple(OpKind)
 # Library calls that write to a buffer which they are given.
 _WITH_OUT: Final = frozenset({"_int_mm", "_scaled_mm", "addmm", "baddbmm", "bmm", "mm"})
 # Views that move elements: what is read through one is not read where it is written.
-_MOVING_VIEWS = frozenset(
-    {"permute", "transpose", "t", "slice", "select", "expand", "as_strided", "unfold", "split", "split_with_sizes"}
-)
+_TRANSPOSES: Final = frozenset({"permute", "transpose", "t"})
+_MOVING_VIEWS = _TRANSPOSES | {"slice", "select", "expand", "as_strided", "unfold", "split", "split_with_sizes"}
 _NEEDS_MEMORY = (OpKind.EXTERN, OpKind.WINDOW)
 # Lowered to a buffer whoever reads them: drawn once, and kept for a backward that needs the numbers again.
 _WRITTEN = frozenset({"inductor_random"})
@@ -65,6 +65,8 @@ class GraphColumns:
     kind: Int64  # [N] OpKind
     is_view: Flags  # [N] only renames the one storage it reads
     moves: Flags  # [N] a view such that what is read through it lies elsewhere than it was written
+    transposes: Flags  # [N] a view that moves elements by the order of its dimensions alone
+    lays_out: Flags  # [N] a convolution whose result lies in channels last
     is_copy: Flags  # [N]
     allocates_itself: Flags  # [N] a library call without `out=`
     is_written: Flags  # [N] its result is a buffer whoever reads it
@@ -93,7 +95,7 @@ class GraphColumns:
     returned_view: Int64  # [S] the view by which it leaves its graph, where that is the last node to touch it; -1
 
     @classmethod
-    def of(cls, trace: Trace, ops: tuple[str, ...]) -> Self:
+    def of(cls, trace: Trace, ops: tuple[str, ...], attributes: tuple[str, ...] = ()) -> Self:
         """Read a trace."""
         stems = [stem(op) for op in ops]
         kinds = [op_kind(op) for op in ops]
@@ -137,6 +139,8 @@ class GraphColumns:
             kind=kind,
             is_view=is_view,
             moves=by_op([name in _MOVING_VIEWS for name in stems]),
+            transposes=by_op([name in _TRANSPOSES for name in stems]),
+            lays_out=_lays_out(trace, by_op([name == "convolution" for name in stems]), attributes),
             is_copy=by_op([name == "clone" for name in stems]),
             allocates_itself=(kind == OpKind.EXTERN) & ~by_op([name in _WITH_OUT for name in stems]),
             is_written=by_op([name in _WRITTEN for name in stems]),
@@ -172,6 +176,8 @@ class CompiledGraph:
         self.kinds = [_KINDS[kind] for kind in columns.kind.tolist()]
         self.is_view: list[bool] = columns.is_view.tolist()
         self.moves: list[bool] = columns.moves.tolist()
+        self.transposes: list[bool] = columns.transposes.tolist()
+        self.lays_out: list[bool] = columns.lays_out.tolist()
         self.is_copy: list[bool] = columns.is_copy.tolist()
         self.allocates_itself: list[bool] = columns.allocates_itself.tolist()
         self.is_written: list[bool] = columns.is_written.tolist()
@@ -258,6 +264,16 @@ def _awaited(node: Int64, storage: Int64, needs_memory: Flags, count: int) -> Fl
     awaited = np.zeros(count, np.bool_)
     awaited[is_read] = needs_memory[first[is_read]]
     return awaited
+
+
+def _lays_out(trace: Trace, is_convolution: Flags, attributes: Sequence[str]) -> Flags:
+    """Tell which nodes [N] are convolutions whose result lies in channels last."""
+    if not attributes:
+        return np.zeros(len(trace), np.bool_)
+    parsed = [parse_geometry(attribute) for attribute in attributes]
+    lies_last = np.array([one is not None and one.lies_last(is_laid_out=True) for one in parsed], np.bool_)
+    lays_out: Flags = is_convolution & (trace.attribute >= 0) & lies_last[trace.attribute]
+    return lays_out
 
 
 def _parts(trace: Trace, is_view: Flags, numel: Int64) -> Int64:

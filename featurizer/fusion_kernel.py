@@ -27,8 +27,22 @@ _SCATTER: Final = 3
 _WINDOW: Final = 4
 _CONCAT: Final = 5
 
-# Rows of `nodes` [11, N].
-_KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER, _INNER, _OPS, _PARTS = range(11)
+# Rows of `nodes` [13, N].
+(
+    _KIND,
+    _IS_VIEW,
+    _MOVES,
+    _TRANSPOSES,
+    _LAYS_OUT,
+    _IS_COPY,
+    _ALLOCATES_ITSELF,
+    _IS_WRITTEN,
+    _LOOP,
+    _OUTER,
+    _INNER,
+    _OPS,
+    _PARTS,
+) = range(13)
 # Rows of `storages` [13, S].
 (
     _READERS,
@@ -45,11 +59,11 @@ _KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER
     _IS_AWAITED,
     _SAVED,
 ) = range(13)
-# Rows of `state` [21, S], which is good for one graph: `_GRAPH` says for which.
+# Rows of `state` [22, S], which is good for one graph: `_GRAPH` says for which.
 (
     _GRAPH,
     _EXPRESSION,  # what an inlined storage is read as
-    _MOVED,  # whether its latest view moves elements
+    _MOVED,  # what reading through its latest view does, where that moves elements: `fusion_lowering.Move`
     _MARK,  # its item in the expression being joined
     _LATE,  # the node that makes it, where it is written with the view that is returned
     _MADE,  # the step that makes it
@@ -68,8 +82,10 @@ _KIND, _IS_VIEW, _MOVES, _IS_COPY, _ALLOCATES_ITSELF, _IS_WRITTEN, _LOOP, _OUTER
     _AWAITED,  # the node that makes it, where it is written for the first library call that reads it
     _AWAITED_AS,  # the expression of that node
     _WITHIN,  # when the fused kernel runs that it lives within, and is never written
-) = range(21)
+    _LAID_OUT,  # whether it lies in channels last
+) = range(22)
 _SEVERAL: Final = -2
+_TRANSPOSED, _ELSEWHERE, _MOVED_TO_NOWHERE = 1, 2, 3
 _ALL: Final = 1 << MOST_PARTS_SEEN  # the bit of a buffer that is read whole
 # Places of `limits`; the rest are those of `fusion_rounds_kernel`.
 _SHARED_READS, _SINGLE_READS, _INLINED_OPS, _MOST_REORDERED = range(4)
@@ -154,6 +170,30 @@ def _add(
 
 
 @inner
+def _lies_as_it_reads(node: int, columns: Columns, state: Int64) -> int:
+    """Return how many elements a pointwise value has that lies as what it reads, all of that transposed; else -1.
+
+    Note on the way where a value lies in channels last.
+    """
+    nodes, storages, (offsets, ids), (new_offsets, new_ids) = columns[0], columns[1], columns[2], columns[3]
+    if new_offsets[node + 1] == new_offsets[node]:
+        return _NONE
+    is_laid_out = bool(nodes[_LAYS_OUT, node])
+    numel, is_transposed = storages[_NUMEL, new_ids[new_offsets[node]]], not nodes[_IS_COPY, node]
+    if nodes[_KIND, node] == _POINTWISE:
+        is_laid_out = False
+        for index in range(offsets[node], offsets[node + 1]):
+            storage = ids[index]
+            if storages[_NUMEL, storage] == numel:
+                is_transposed = is_transposed and state[_MOVED, storage] == _TRANSPOSED
+                is_laid_out = is_laid_out or (state[_LAID_OUT, storage] == 1 and state[_MOVED, storage] == _NONE)
+    if is_laid_out:
+        for index in range(new_offsets[node], new_offsets[node + 1]):
+            state[_LAID_OUT, new_ids[index]] = 1
+    return int(numel) if is_transposed and nodes[_KIND, node] == _POINTWISE else _NONE
+
+
+@inner
 def _join(
     node: int, columns: Columns, state: Int64, spans: Int64, found: tuple[Int64, Int64, Int64], start: int
 ) -> tuple[int, int, int]:
@@ -164,9 +204,11 @@ def _join(
     offsets, ids = columns[2]
     items, displaced, parts = found
     end, ops = start, columns[0][_OPS, node]
+    numel = _lies_as_it_reads(node, columns, state)
     for index in range(offsets[node], offsets[node + 1]):
         storage = ids[index]
-        moved = 1 if state[_MOVED, storage] == 1 else 0
+        move = state[_MOVED, storage]
+        moved = 1 if move == _ELSEWHERE or (move == _TRANSPOSED and columns[1][_NUMEL, storage] != numel) else 0
         bit = _ALL
         if state[_DIVIDED, storage] > 1:
             state[_PARTS_READ, storage] += 1
@@ -263,7 +305,11 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
                 expression[kernels] = state[_EXPRESSION, viewed]
                 state[_LATE, viewed] = state[_EXPRESSION, viewed] = _NONE
                 kernels += 1
-            state[_MOVED, viewed] = nodes[_MOVES, node]
+            state[_MOVED, viewed] = _NONE
+            if nodes[_MOVES, node]:
+                state[_MOVED, viewed] = _ELSEWHERE
+                if nodes[_TRANSPOSES, node]:
+                    state[_MOVED, viewed] = _MOVED_TO_NOWHERE if state[_LAID_OUT, viewed] == 1 else _TRANSPOSED
             if nodes[_PARTS, node] > 1:
                 state[_DIVIDED, viewed] = nodes[_PARTS, node]
             elif state[_DIVIDED, viewed] > 1:
@@ -851,6 +897,8 @@ def fuse(
             graph.kind,
             graph.is_view,
             graph.moves,
+            graph.transposes,
+            graph.lays_out,
             graph.is_copy,
             graph.allocates_itself,
             graph.is_written,
@@ -891,7 +939,7 @@ def _fuse_segments(
     limits: tuple[int, ...],
     most_looks: int,
 ) -> None:
-    state = np.full((21, columns[1].shape[1]), _NONE, np.int64)
+    state = np.full((22, columns[1].shape[1]), _NONE, np.int64)
     bounds = np.array(limits, np.int64)
     nothing = np.empty(0, np.int64)
     nobody = np.empty((0, 0), np.uint64)
@@ -929,7 +977,7 @@ def _fuse_segments(
 def warm_up() -> None:
     """Compile, or read from the cache: one node that makes a storage."""
     made, nothing = (np.array([0, 1]), np.array([0])), (np.array([0, 0]), np.zeros(0, np.int64))
-    columns = np.zeros((11, 1), np.int64), np.zeros((13, 1), np.int64), nothing, made, nothing
+    columns = np.zeros((13, 1), np.int64), np.zeros((13, 1), np.int64), nothing, made, nothing
     births, deaths, reuses, times = (np.zeros(1, np.int32) for _ in range(4))
     _fuse_segments(columns, [(0, 1)], (births, deaths, reuses, times), (1,) * 12, 1)
 

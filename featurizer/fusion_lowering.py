@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 from peakcast.featurizer.fusion_graph import MOST_PARTS_SEEN, CompiledGraph
@@ -17,6 +18,15 @@ SHARED_READS: Final = 4
 SINGLE_READS: Final = 8
 # inductor's realize_opcount_threshold, in operations of the inlined expression.
 INLINED_OPS: Final = 30
+
+
+class Move(IntEnum):
+    """What reading through a view does to the order of elements."""
+
+    TRANSPOSED = 1
+    ELSEWHERE = 2
+    NOTHING = 3  # transposed, of what lies in channels last: read in the order in which it lies
+
 
 _NOTHING: Final[frozenset[int]] = frozenset()
 WHOLE: Final[Mapping[int, int]] = {}  # no buffer is read in parts
@@ -58,10 +68,42 @@ class Kernel:
     ancestors: int = 0  # bits by number: the kernels whose results it needs, directly or not
 
 
+class _Layouts:
+    """Which storages are read out of the order in which they lie, going through the nodes of a graph."""
+
+    def __init__(self, graph: CompiledGraph) -> None:
+        self._graph = graph
+        self._moved: dict[int, Move] = {}  # by storage whose latest view moves elements
+        self._channels_last: set[int] = set()
+
+    def view(self, node: int, viewed: int) -> None:
+        """Note a view."""
+        self._moved.pop(viewed, None)
+        if self._graph.transposes[node]:
+            self._moved[viewed] = Move.NOTHING if viewed in self._channels_last else Move.TRANSPOSED
+        elif self._graph.moves[node]:
+            self._moved[viewed] = Move.ELSEWHERE
+
+    def compute(self, node: int) -> set[int]:
+        """Note a node that computes; returns what it reads out of order."""
+        graph, writes = self._graph, self._graph.new[node]
+        displaced = {read for read in graph.inputs[node] if self._moved.get(read, Move.NOTHING) is not Move.NOTHING}
+        lies_last = graph.lays_out[node]
+        if graph.kinds[node] is OpKind.POINTWISE and writes:
+            alike = [read for read in graph.inputs[node] if graph.numel[read] == graph.numel[writes[0]]]
+            # A value lies as what it is computed from, unless it is a copy: where all comes transposed, it does too.
+            if not graph.is_copy[node] and all(self._moved.get(read) is Move.TRANSPOSED for read in alike):
+                displaced.difference_update(alike)
+            lies_last = any(read in self._channels_last and read not in self._moved for read in alike)
+        if lies_last:
+            self._channels_last.update(writes)
+        return displaced
+
+
 def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tuple[list[Kernel], list[int]]:
     """Return the kernels of one compiled graph in order, and the storages that are never written."""
     inlined: dict[int, Expression] = {}
-    moved: set[int] = set()  # storages whose latest view moves elements
+    layouts = _Layouts(graph)
     divided: dict[int, tuple[int, int]] = {}  # by storage whose latest view is a part: of how many, and reads so far
     late: dict[int, Kernel] = {}  # by storage that is written where its view is returned
     awaited: dict[int, Kernel] = {}  # by storage that is written where the first library call reads it
@@ -73,15 +115,15 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
             if viewed in late and graph.returned_view[viewed] == node:
                 kernels.append(late.pop(viewed))
                 del inlined[viewed]
-            (moved.add if graph.moves[node] else moved.discard)(viewed)
+            layouts.view(node, viewed)
             if graph.parts[node] > 1:
                 divided[viewed] = graph.parts[node], divided.get(viewed, (0, 0))[1]
             elif viewed in divided:
                 del divided[viewed]
             continue
         kernels += [awaited.pop(storage) for storage in graph.inputs[node] if storage in awaited]
-        expression = _read(graph.inputs[node], inlined, moved, divided, graph.op_count[node])
         kind = graph.kinds[node]
+        expression = _read(graph.inputs[node], inlined, layouts.compute(node), divided, graph.op_count[node])
         kernel = Kernel(
             node,
             node,
@@ -110,7 +152,7 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
 def _read(
     storages: Sequence[int],
     inlined: dict[int, Expression],
-    moved: set[int],
+    moved: AbstractSet[int],
     divided: dict[int, tuple[int, int]],
     op_count: int,
 ) -> Expression:

@@ -160,7 +160,7 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
             named, trace, origin = found
     config = AllocatorConfig.parse(run.allocator)
     generation = generation_of(device.name)
-    lifetimes = with_scratch(lifetimes_of(trace, named.ops), trace, named, generation)
+    lifetimes = with_scratch(lifetimes_of(trace, named.ops, named.attributes), trace, named, generation)
     is_fresh = run.step_of_interest != "resumed"
     if parse_plan(plan).cuda_graphs:
         kinds = workspace_kinds(trace, named.ops, generation, lifetimes.matmul)
@@ -201,12 +201,12 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
     )
 
 
-def lifetimes_of(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
+def lifetimes_of(trace: Trace, ops: tuple[str, ...], attributes: tuple[str, ...] = ()) -> Lifetimes:
     """Return the lifetimes of a trace: as observed, or as the compiler makes them where regions are compiled."""
     if (trace.region >= 0).any():
         from peakcast.featurizer.fusion import fused_lifetimes
 
-        lifetimes = fused_lifetimes(trace, ops)
+        lifetimes = fused_lifetimes(trace, ops, attributes)
     else:
         lifetimes = observed_lifetimes(trace)
     return accumulated_in_place(without_views(lifetimes, trace, ops), trace, ops)

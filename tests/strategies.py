@@ -160,6 +160,7 @@ COMPUTING_OPS = (
     "aten.var_mean.correction",
     "aten.cat.default",
     "aten.index_put.default",
+    "aten.convolution.default",
     "aten.avg_pool2d.default",
     "aten.mm.default",
     "mylib.scan.default",

@@ -161,7 +161,8 @@ def _record_step(
         with _no_collections():
             workload.run(autocast=autocast)  # the first step: compiles, creates optimizer state
         recordings = []
-        for backend.as_kernels in backend.ways:
+        for as_kernels in backend.ways:
+            backend.as_kernels = as_kernels
             for _ in range(_MOST_RECORDINGS):
                 gc.collect()
                 tape = backend.tape = Tape(clock)

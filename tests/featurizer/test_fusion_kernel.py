@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fusing import IN_CHANNELS_LAST
 from hypothesis import given, settings
 from strategies import graph_specs, programs
 
@@ -35,18 +36,18 @@ def gpt2_small(data: Path) -> GraphSpec:
     return GraphSpec.from_json(lzma.decompress((data / "gpt2_small.json.xz").read_bytes()))
 
 
-def in_python(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
+def in_python(trace: Trace, ops: tuple[str, ...], attributes: tuple[str, ...]) -> Lifetimes:
     """Return the lifetimes without the compiled loops."""
     compiled.unload()
     try:
-        return fused_lifetimes(trace, ops)
+        return fused_lifetimes(trace, ops, attributes)
     finally:
         compiled.load()
 
 
-def check_same(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
+def check_same(trace: Trace, ops: tuple[str, ...], attributes: tuple[str, ...]) -> Lifetimes:
     """Check that both give the same lifetimes, and return them."""
-    found, expected = fused_lifetimes(trace, ops), in_python(trace, ops)
+    found, expected = fused_lifetimes(trace, ops, attributes), in_python(trace, ops, attributes)
     for name in ("born", "died", "reuses", "time"):
         ours, theirs = getattr(found, name), getattr(expected, name)
         assert (ours is None) == (theirs is None)
@@ -59,7 +60,8 @@ def check_same(trace: Trace, ops: tuple[str, ...]) -> Lifetimes:
 def test_programs(program: tuple[tuple[str, ...], Trace]) -> None:
     """Births, deaths, takeovers and times agree on steps that could run."""
     ops, trace = program
-    check_same(trace, ops)
+    trace.attribute[:] = 0
+    check_same(trace, ops, (IN_CHANNELS_LAST,))
 
 
 @given(graph_specs())
@@ -67,13 +69,13 @@ def test_programs(program: tuple[tuple[str, ...], Trace]) -> None:
 def test_traces_that_make_no_sense(spec: GraphSpec) -> None:
     """So they do whatever a valid document says."""
     for trace in spec.traces.values():
-        check_same(trace, spec.ops)
+        check_same(trace, spec.ops, spec.attributes)
 
 
 def test_a_captured_graph(gpt2_small: GraphSpec) -> None:
     """So they do for GPT-2 on thousands of nodes, where kernels move and buffers change hands."""
     trace = gpt2_small.traces["inductor"]
-    found = check_same(trace, gpt2_small.ops)
+    found = check_same(trace, gpt2_small.ops, gpt2_small.attributes)
     assert found.time is not None
     assert (found.time != np.arange(len(trace))).any()
     assert (found.reuses != NO_REUSE).sum() > 100
@@ -86,7 +88,7 @@ def test_a_graph_of_too_many_kernels_keeps_its_order(gpt2_small: GraphSpec, monk
     monkeypatch.setattr(fusion, "_LIMITS", tuple(limits))
     monkeypatch.setattr(fusion, "MOST_REORDERED", 0)
     trace = gpt2_small.traces["inductor"]
-    found = check_same(trace, gpt2_small.ops)
+    found = check_same(trace, gpt2_small.ops, gpt2_small.attributes)
     assert found.time is not None
     assert found.time.tolist() == list(range(len(trace)))
     assert (found.reuses != NO_REUSE).any()

@@ -13,6 +13,7 @@ from fusing import (
     PERMUTE,
     POOL,
     PUT,
+    SLICE,
     SUM,
     UNKNOWN,
     VAR_MEAN,
@@ -37,7 +38,7 @@ class TestTakeovers:
         (made,) = sketch.node(first, 8 * MIB, reads=[x])
         value = made
         for position, op in enumerate(ops):
-            if op in {VIEW, PERMUTE}:
+            if op in {VIEW, PERMUTE, SLICE}:
                 sketch.node(op, reads=[value], writes=[value])
             else:
                 size_bytes = last_bytes if position == len(ops) - 1 else 8 * MIB
@@ -53,7 +54,7 @@ class TestTakeovers:
 
     @pytest.mark.parametrize(
         "ops",
-        [(CLONE,), (PERMUTE, EXP), (EXP, PERMUTE, EXP), (PERMUTE, EXP, EXP), (MM,), (CAT,), (POOL,), (UNKNOWN,)],
+        [(CLONE,), (SLICE, EXP), (EXP, SLICE, EXP), (SLICE, EXP, EXP), (MM,), (CAT,), (POOL,), (UNKNOWN,)],
     )
     def test_none_where_elements_move(self, ops: tuple[str, ...]) -> None:
         """Through a moving view, by a copy into another layout, or by a kernel that is not the compiler's."""

@@ -89,7 +89,9 @@ class Session:
         beside = Beside()
         spec, undecided = self._record(factory, names, failed, beside=beside, progress=progress)
         assert beside.spec is not None
-        return Replayed(spec, tuple(name for name in undecided if spec.traces[name].replayed), None, failed), beside.spec
+        return Replayed(
+            spec, tuple(name for name in undecided if spec.traces[name].replayed), None, failed
+        ), beside.spec
 
     def forget(self) -> None:
         """Drop what the compiler keeps of earlier cases."""

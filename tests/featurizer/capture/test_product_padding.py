@@ -42,7 +42,10 @@ MEASURED = [
     (_product(8192, 768, 50257, "float32", transposed="b", planned="a"), True),
     (_product(8192, 30522, 768, "float32", planned="a"), True),
     (_product(4096, 50257, 768, "bfloat16", planned="b"), True),
-    (_product(1024, 768, 30522, "bfloat16", transposed="b", planned="a"), False),  # too few tokens for the weight's copy
+    (
+        _product(1024, 768, 30522, "bfloat16", transposed="b", planned="a"),
+        False,
+    ),  # too few tokens for the weight's copy
     # The gradient of the weight reads the logits transposed. Rows of two bytes' alignment are slow enough to copy that.
     (_product(50257, 12288, 768, "bfloat16", transposed="a", planned="b"), True),
     (_product(30522, 8192, 768, "bfloat16", transposed="a", planned="b"), False),
