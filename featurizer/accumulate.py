@@ -14,6 +14,7 @@ from peakcast.featurizer.vocabulary import BACKWARD, GPU
 from peakcast.featurizer.workspace import op_name
 
 _ADD = "aten.add.Tensor"
+_KERNEL = "inductor.kernel"  # of a replayed plan
 
 
 def accumulated_in_place(lifetimes: Lifetimes, trace: Trace, ops: Sequence[str]) -> Lifetimes:
@@ -51,6 +52,11 @@ def _is_view(trace: Trace, ops: Sequence[str], storages: Int32) -> NDArray[np.bo
     node = last[storages]
     count = len(trace.storages)
     returns = np.isin(node * count + storages, trace.outputs.rows() * count + trace.outputs.ids)
-    is_in_place = np.fromiter((op_name(op).endswith("_") for op in ops), np.bool_, len(ops))
+    is_in_place = np.fromiter((_writes_what_it_is_given(op) for op in ops), np.bool_, len(ops))
     is_view: NDArray[np.bool_] = (node >= 0) & returns & ~is_in_place[trace.op[node]]
     return is_view
+
+
+def _writes_what_it_is_given(op: str) -> bool:
+    """Tell whether an operator returns a tensor that it was given, not a view: in place, by `out=`, or a kernel."""
+    return op_name(op).endswith("_") or op.endswith(".out") or op == _KERNEL
