@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes
 from peakcast.featurizer.trace import Int32, Trace
-from peakcast.featurizer.vocabulary import BACKWARD, GPU
+from peakcast.featurizer.vocabulary import BACKWARD, GPU, KERNEL
 from peakcast.featurizer.workspace import op_name
 
 _ADD = "aten.add.Tensor"
-_KERNEL = "inductor.kernel"  # of a replayed plan
 
 
 def accumulated_in_place(lifetimes: Lifetimes, trace: Trace, ops: Sequence[str]) -> Lifetimes:
@@ -59,4 +58,4 @@ def _is_view(trace: Trace, ops: Sequence[str], storages: Int32) -> NDArray[np.bo
 
 def _writes_what_it_is_given(op: str) -> bool:
     """Tell whether an operator returns a tensor that it was given, not a view: in place, by `out=`, or a kernel."""
-    return op_name(op).endswith("_") or op.endswith(".out") or op == _KERNEL
+    return op_name(op).endswith("_") or op.endswith((".out", "_out")) or op == KERNEL

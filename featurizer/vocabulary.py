@@ -49,3 +49,6 @@ QUANTITIES: Final = (
     "first_reserved",
     "required",
 )
+
+# What names a node of a replayed trace that is one of the compiler's own kernels.
+KERNEL: Final = "inductor.kernel"

@@ -14,7 +14,7 @@ from peakcast.featurizer.prior import Prior
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec, walk
 from peakcast.featurizer.trace import Trace
-from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU, GRADIENT
+from peakcast.featurizer.vocabulary import DTYPE_BYTES, GPU, GRADIENT, KERNEL
 from peakcast.featurizer.workspace import generation_of
 from peakcast.models.asked import beyond_captured, contradictions, guessed
 from peakcast.models.card import card_name, is_foreign, is_slice
@@ -48,7 +48,7 @@ PYTORCH_NAMESPACES = frozenset(
 # code allocates all they need.
 NO_SCRATCH = frozenset(
     (
-        *("inductor.kernel", "aten.empty", "aten.empty_like", "aten.empty_strided"),
+        *(KERNEL, "aten.empty", "aten.empty_like", "aten.empty_strided"),
         *("aten.new_empty", "aten.new_empty_strided"),
         *("fsdp.all_gather_copy_in", "fsdp.split_with_sizes_copy", "fsdp.chunk_cat"),
         *("c10d.allreduce", "c10d._allgather_base", "c10d._reduce_scatter_base", "c10d.broadcast"),

@@ -34,7 +34,7 @@ _NEAR_ITEM_S: Final = {2: 4.8e-12, 4: 2.9e-12}
 _FAR_ITEM_S: Final = {2: 6.1e-12, 4: 5.0e-12}
 # Inductor takes padding only where it wins by this factor.
 _MARGIN: Final = 1.1
-# All but three of the 42 lie within this factor of a tie; those are of a few kilobytes, or decided by a hair.
+# All but three of the 42 lie within this factor of a tie: two are products of three columns, one was decided by a hair.
 _TIE: Final = 1.5
 _HOOKS: Final = ("should_pad_bench_key", "get_cached_should_pad", "is_mm_compute_bound")
 

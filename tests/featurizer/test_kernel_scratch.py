@@ -166,6 +166,7 @@ def test_autograd_adds_into_the_first_gradient() -> None:
         (["aten.mul_.Tensor", "aten.t.default", "aten.t.default"], NO_REUSE),
         (["aten.mul_.Tensor"], 0),
         (["aten.mm.out"], 0),
+        (["aten.mm.dtype_out"], 0),
         (["inductor.kernel"], 0),
         (["aten.t.default", "aten.mm.default"], 0),  # another gradient's matter
     ],

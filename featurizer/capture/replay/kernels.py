@@ -9,8 +9,8 @@ from typing import Any, Final
 import torch
 
 from peakcast.featurizer.capture.tape import Tape
+from peakcast.featurizer.vocabulary import KERNEL
 
-KERNEL: Final = "inductor.kernel"
 _SIGNATURE: Final = re.compile(r"^def (\w+)\(([^)]*)\)", re.MULTILINE)
 # triton_poi_fused_add_relu_3 -> add_relu
 _FUSED: Final = re.compile(r"^triton_\w*?fused_(\w+?)(?:_\d+)?$")
