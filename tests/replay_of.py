@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "featurizer" / "capture" / "replay"
 # The sizes of `replay_workloads.py`.
 BATCH, WIDTH, HIDDEN, OUT = 16, 64, 128, 32
 HEADS_BATCH, TOKENS, CHANNELS = 4, 64, 32
-ROWS, INNER, ODD = 4096, 512, 513
+ROWS, INNER, ODD = 2048, 256, 513
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """The process that replays or captures cases of the zoo: `python -m peakcast.training.case_worker replay|capture`.
 
-A request is a case and its plans.
-
-It reads a request a line on stdin and answers with a line on stdout. torch must be imported after the fake device is
-loaded, so nothing here may import it before the first request.
+It reads a request, a case and its plans, a line on stdin and answers with a line on stdout. torch must be imported
+after the fake device is loaded, so nothing here may import it before the first request.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from peakcast.featurizer.capture.replay.session import Session
+from peakcast.featurizer.plans import parse_plan
 from peakcast.featurizer.prior import Prior, simulate
 from peakcast.featurizer.run import DeviceSpec, RunSpec
 
@@ -35,7 +34,10 @@ _QUANTITIES: Final = ("first_allocated", "first_reserved", "steady_allocated", "
 
 
 class _Replays:
-    """Make replayed labels: the answer has the record of each plan, with a graph if there is a corpus to put it in."""
+    """Make replayed labels: the answer has the record of each plan, with a graph if there is a corpus to put it in.
+
+    A plan that cannot be replayed or captured does not take the others with it: they are then tried one by one.
+    """
 
     def __init__(self, corpus: Path | None) -> None:
         self._session = Session()
@@ -45,30 +47,50 @@ class _Replays:
         """Replay a case under its plans.
 
         Raises:
-            Exception: whatever building or capturing the case raised.
+            ValueError: if a plan is unknown.
         """
-        from peakcast.training.corpus import write_graph
-        from peakcast.training.zoo import Case, build
+        from peakcast.training.zoo import Case
 
-        case, plans = Case.from_dict(request["case"]), list(request["plans"])
-        began: list[float] = []  # of each plan, in their order
-
-        def begin(_: str) -> None:
-            began.append(time.monotonic())
-
-        if self._corpus is None:
-            graph_id = None
-            found = self._session.replay(lambda: build(case), plans, both_paddings=False, progress=begin)
-        else:
-            found, graph = self._session.replay_with_graph(lambda: build(case), plans, progress=begin)
-            graph_id = write_graph(self._corpus, graph.redacted())
-        seconds = [after - before for before, after in itertools.pairwise([*began, time.monotonic()])]
-        records = []
-        for plan, taken_s in zip(plans, seconds, strict=True):
-            failure = found.failed.get(plan)
-            told = {"error": failure} if failure else {**self._record(case, plan, found), "graph_id": graph_id}
-            records.append({"plan": plan, **told, "seconds": round(taken_s, 1)})
+        case = Case.from_dict(request["case"])
+        plans = list(dict.fromkeys(parse_plan(plan).name for plan in request["plans"]))
+        records = self._try(case, plans)
+        if any("error" in record for record in records) and len(plans) > 1:
+            records = [record for plan in plans for record in self._try(case, [plan])]
         return {"records": records}
+
+    def _try(self, case: Case, plans: list[str]) -> list[dict[str, Any]]:
+        try:
+            return self._replayed(case, plans)
+        except Exception as error:  # noqa: BLE001 - a failure is a result: it is kept, and the other plans are tried
+            return [{"plan": plan, "error": _one_line(error)} for plan in plans]
+
+    def _replayed(self, case: Case, plans: list[str]) -> list[dict[str, Any]]:
+        """Return the records of plans that share a graph; the first one's seconds count building the case."""
+        from peakcast.training.corpus import write_graph
+        from peakcast.training.zoo import build
+
+        times = [time.monotonic()]  # when each plan began, and when the last had ended
+        graph = None
+        if self._corpus is None:
+            found = self._session.replay(
+                lambda: build(case), plans, both_paddings=False, progress=lambda _: times.append(time.monotonic())
+            )
+        else:
+            found, graph = self._session.replay_with_graph(
+                lambda: build(case), plans, progress=lambda _: times.append(time.monotonic())
+            )
+        del times[1]  # between is the building
+        records: list[dict[str, Any]] = []
+        for plan, (began, ended) in zip(plans, itertools.pairwise([*times, time.monotonic()]), strict=True):
+            failure = found.failed.get(plan)
+            told = {"error": failure} if failure else self._record(case, plan, found)
+            records.append({"plan": plan, **told, "seconds": round(ended - began, 1)})
+        labels = [record for record in records if "error" not in record]
+        if labels and graph is not None and self._corpus is not None:
+            graph_id = write_graph(self._corpus, graph.redacted())
+            for record in labels:
+                record["graph_id"] = graph_id
+        return records
 
     def _record(self, case: Case, plan: str, found: Replayed) -> dict[str, Any]:
         from peakcast.training.zoo import entry

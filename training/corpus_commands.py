@@ -16,6 +16,7 @@ from peakcast.training.capture_corpus import JOURNAL, attach, capture_all, unuse
 from peakcast.training.data_card import data_card
 from peakcast.training.exact_accuracy import exact_jobs, exact_rows
 from peakcast.training.replay_corpus import FILES, graphs_in_use, merge_replays, replay_all, replay_into, replay_jobs
+from peakcast.training.replay_corpus import JOURNAL as REPLAYS
 from peakcast.training.seed_records import read_seed
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
@@ -73,8 +74,9 @@ def capture(
                 if records := attach(store.read(corpus, name), corpus):
                     store.write(corpus, records, name)
     (corpus / JOURNAL).unlink(missing_ok=True)
-    for file in unused_graphs(graphs_in_use(corpus), corpus):
-        file.unlink()
+    if not (corpus / REPLAYS).exists():  # else there are graphs whose labels are not merged yet
+        for file in unused_graphs(graphs_in_use(corpus), corpus):
+            file.unlink()
     records = [*graphs_in_use(corpus)]
     typer.echo(f"{sum(1 for r in records if r.get('graph_id'))} of {len(records)} records have a graph")
 
@@ -89,7 +91,7 @@ def replay(  # noqa: PLR0917 - typer passes options by name
     most_sec: Annotated[float | None, typer.Option(help="Leave out what is expected to compile longer.")] = None,
     timeout_sec: Annotated[float, typer.Option(help="Give a case up after this long.")] = 600.0,
 ) -> None:
-    """Make compiled labels without a GPU, by replay; `capture` gives them graphs. Interrupt at will: it goes on."""
+    """Make compiled labels without a GPU, by replay, each with its graph. Interrupt at will: it goes on."""
     chosen = None if models is None else [name.strip() for name in models.split(",")]
     jobs = [
         job
@@ -108,7 +110,7 @@ def replay(  # noqa: PLR0917 - typer passes options by name
             replay_all(corpus, jobs, workers=workers, timeout_sec=timeout_sec, report=report)
         finally:
             labels, failed = merge_replays(corpus)
-    typer.echo(f"{labels} replayed labels, {failed} of this run failed; capture their graphs next")
+    typer.echo(f"{labels} replayed labels, {failed} of this run failed")
 
 
 @app.command()

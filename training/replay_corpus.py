@@ -1,4 +1,4 @@
-"""Replayed labels: which cases to replay, and the file their records go to."""
+"""Replayed labels: which cases to replay, and where their records and graphs go."""
 
 from __future__ import annotations
 

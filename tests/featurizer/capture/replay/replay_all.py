@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 from peakcast.featurizer.capture.replay.session import Session
+from peakcast.featurizer.capture.worker import capture_here
 
+BOTH = ["inductor", "hybrid"]
 PLANS = {
     "two_layers": ["eager", "inductor"],
     "attention": ["inductor"],
@@ -37,6 +39,11 @@ def main(folder: Path) -> None:
         told = {"failed": dict(found.failed), "undecided": found.undecided}
         (folder / f"{name}.told.json").write_text(json.dumps(told))
         session.forget()
+    both, graph = session.replay_with_graph(replay_workloads.stack, BOTH)
+    session.forget()
+    captured = capture_here(replay_workloads.stack, BOTH, both.spec.captured_with["traced_on"])
+    for name, spec in (("both", both.spec), ("graph", graph), ("captured", captured)):
+        (folder / f"{name}.json").write_bytes(spec.to_json())
 
 
 main(Path(sys.argv[1]))

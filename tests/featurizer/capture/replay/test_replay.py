@@ -108,6 +108,17 @@ def test_hybrid_compiles_each_block(replays: Replays) -> None:
     assert replays.trace("stack", "hybrid").replayed
 
 
+@pytest.mark.parametrize("plan", ["inductor", "hybrid"])
+def test_a_replayed_step_and_its_graph_come_of_one_compile(replays: Replays, plan: str) -> None:
+    """Recorded one after the other, both are what a replay and a capture give by themselves."""
+    assert replays.spec("graph").graph_id == replays.spec("captured").graph_id
+    alone, both = replays.trace("stack", plan), replays.trace("both", plan)
+    assert both.replayed
+    assert replays.ops("both", plan) == replays.ops("stack", plan)
+    for name in ("bytes", "role", "born", "died"):
+        assert getattr(both.storages, name).tolist() == getattr(alone.storages, name).tolist(), name
+
+
 def test_matrix_products_are_seen_as_such(replays: Replays) -> None:
     """Workspaces are taken where the generated code calls cuBLAS: once in the forward's thread, once in autograd's."""
     spec = replays.spec("two_layers")
