@@ -52,7 +52,7 @@ _LUCK = (
 )
 _CAUSES = (
     "What these are. DDP, one whole copy of the gradients short, often on one rank alone: both sets of buckets. "
-    "Compiled, with ranks that differ by the logits (distilbert: 954 MiB, gpt2_small: 1,178): the size of a product's "
+    "Compiled, with ranks that differ by the logits (distilbert: 928 MiB, gpt2_small: 1,178): the size of a product's "
     "result copied into an aligned shape (`pad_mm`), which each rank's own benchmark of a moment decides; vocabularies "
     "of 30,522 and 50,257 are not aligned. dlrm under FSDP2: 37 MiB more than simulated at the backward of an "
     "embedding, where the scratch depends on how often each row is drawn; not found in detail."
