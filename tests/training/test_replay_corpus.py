@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from peakcast.featurizer.plans import parse_plan
 from peakcast.training import corpus, journal
 from peakcast.training.capture_corpus import unused_graphs
+from peakcast.training.corpus_commands import app
 from peakcast.training.jobs import Job
 from peakcast.training.replay_corpus import JOURNAL, graphs_in_use, merge_replays, replay_all, replay_jobs
 from peakcast.training.zoo import Case, entries, is_reserved
@@ -39,6 +41,18 @@ def test_an_unknown_model_is_refused() -> None:
     """The zoo knows its models by name."""
     with pytest.raises(KeyError, match="no_such_model"):
         replay_jobs(1, models=["no_such_model"])
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_graphs_of_a_replay_that_goes_on_are_kept(tmp_path: Path, *, goes_on: bool) -> None:
+    """Its labels are in its journal alone until it ends; what no record names is removed otherwise."""
+    graph = corpus.graph_path(tmp_path, "f" * 64)
+    graph.parent.mkdir(parents=True)
+    graph.write_bytes(b"")
+    if goes_on:
+        journal.append(tmp_path / JOURNAL, {"key": "k", "graph_id": "f" * 64})
+    assert CliRunner().invoke(app, ["capture", "--corpus", str(tmp_path)]).exit_code == 0
+    assert graph.exists() is goes_on
 
 
 @pytest.mark.slow
