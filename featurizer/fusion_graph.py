@@ -268,11 +268,14 @@ def _awaited(node: Int64, storage: Int64, needs_memory: Flags, count: int) -> Fl
 
 def _lays_out(trace: Trace, is_convolution: Flags, attributes: Sequence[str]) -> Flags:
     """Tell which nodes [N] are convolutions whose result lies in channels last."""
+    lays_out = np.zeros(len(trace), np.bool_)
     if not attributes:
-        return np.zeros(len(trace), np.bool_)
-    parsed = [parse_geometry(attribute) for attribute in attributes]
+        return lays_out
+    nodes = np.flatnonzero(is_convolution & (trace.attribute >= 0))
+    used, which = np.unique(trace.attribute[nodes], return_inverse=True)
+    parsed = [parse_geometry(attributes[attribute]) for attribute in used.tolist()]
     lies_last = np.array([one is not None and one.lies_last(is_laid_out=True) for one in parsed], np.bool_)
-    lays_out: Flags = is_convolution & (trace.attribute >= 0) & lies_last[trace.attribute]
+    lays_out[nodes] = lies_last[which]
     return lays_out
 
 

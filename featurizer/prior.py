@@ -201,7 +201,7 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
     )
 
 
-def lifetimes_of(trace: Trace, ops: tuple[str, ...], attributes: tuple[str, ...] = ()) -> Lifetimes:
+def lifetimes_of(trace: Trace, ops: tuple[str, ...], attributes: tuple[str, ...]) -> Lifetimes:
     """Return the lifetimes of a trace: as observed, or as the compiler makes them where regions are compiled."""
     if (trace.region >= 0).any():
         from peakcast.featurizer.fusion import fused_lifetimes

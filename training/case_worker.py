@@ -36,7 +36,7 @@ _QUANTITIES: Final = ("first_allocated", "first_reserved", "steady_allocated", "
 class _Replays:
     """Make replayed labels: the answer has the record of each plan, with a graph if there is a corpus to put it in.
 
-    A plan that cannot be replayed or captured does not take the others with it: they are then tried one by one.
+    A plan that cannot be captured either does not take the others with it: they are then tried one by one.
     """
 
     def __init__(self, corpus: Path | None) -> None:
@@ -53,15 +53,14 @@ class _Replays:
 
         case = Case.from_dict(request["case"])
         plans = list(dict.fromkeys(parse_plan(plan).name for plan in request["plans"]))
-        records = self._try(case, plans)
-        if any("error" in record for record in records) and len(plans) > 1:
-            records = [record for plan in plans for record in self._try(case, [plan])]
-        return {"records": records}
+        return {"records": self._try(case, plans)}
 
     def _try(self, case: Case, plans: list[str]) -> list[dict[str, Any]]:
         try:
             return self._replayed(case, plans)
         except Exception as error:  # noqa: BLE001 - a failure is a result: it is kept, and the other plans are tried
+            if len(plans) > 1:
+                return [record for plan in plans for record in self._try(case, [plan])]
             return [{"plan": plan, "error": _one_line(error)} for plan in plans]
 
     def _replayed(self, case: Case, plans: list[str]) -> list[dict[str, Any]]:
@@ -70,15 +69,13 @@ class _Replays:
         from peakcast.training.zoo import build
 
         times = [time.monotonic()]  # when each plan began, and when the last had ended
-        graph = None
-        if self._corpus is None:
-            found = self._session.replay(
-                lambda: build(case), plans, both_paddings=False, progress=lambda _: times.append(time.monotonic())
-            )
-        else:
-            found, graph = self._session.replay_with_graph(
-                lambda: build(case), plans, progress=lambda _: times.append(time.monotonic())
-            )
+        found = self._session.replay(
+            lambda: build(case),
+            plans,
+            both_paddings=False,
+            with_graph=self._corpus is not None,
+            progress=lambda _: times.append(time.monotonic()),
+        )
         del times[1]  # between is the building
         records: list[dict[str, Any]] = []
         for plan, (began, ended) in zip(plans, itertools.pairwise([*times, time.monotonic()]), strict=True):
@@ -86,8 +83,8 @@ class _Replays:
             told = {"error": failure} if failure else self._record(case, plan, found)
             records.append({"plan": plan, **told, "seconds": round(ended - began, 1)})
         labels = [record for record in records if "error" not in record]
-        if labels and graph is not None and self._corpus is not None:
-            graph_id = write_graph(self._corpus, graph.redacted())
+        if labels and found.graph is not None and self._corpus is not None:
+            graph_id = write_graph(self._corpus, found.graph.redacted())
             for record in labels:
                 record["graph_id"] = graph_id
         return records

@@ -23,13 +23,15 @@ class Replayed:
 
     `spec` holds a trace for every plan: replayed where it could be (`Trace.replayed`), the ordinary one where not,
     for a reason in `failed`. `undecided` names the plans with matrix products that inductor pads or not as a benchmark
-    on the card says: `spec` has them the likely way, `otherwise` the other way, None where that was not tried.
+    on the card says: `spec` has them the likely way, `otherwise` the other way, None where that was not tried. `graph`
+    holds the ordinary traces of the same compiles, where they were asked for.
     """
 
     spec: GraphSpec
     undecided: tuple[str, ...] = ()
     otherwise: GraphSpec | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
+    graph: GraphSpec | None = None
 
 
 class Session:
@@ -59,6 +61,7 @@ class Session:
         plans: Sequence[str],
         *,
         both_paddings: bool = True,
+        with_graph: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> Replayed:
         """Replay what `factory` returns under each plan. Plans that are not compiled are captured as ever.
@@ -67,31 +70,19 @@ class Session:
             ValueError: if a plan is unknown or does not fit the model.
             Exception: whatever building the workload, or capturing a plan by the ordinary way too, raised.
         """
+        from peakcast.featurizer.capture.record import Beside
+
         names = list(dict.fromkeys(parse_plan(plan).name for plan in plans))
         failed: dict[str, str] = {}
-        spec, undecided = self._record(factory, names, failed, progress=progress)
+        beside = Beside() if with_graph else None
+        spec, undecided = self._record(factory, names, failed, beside=beside, progress=progress)
         undecided = [name for name in undecided if spec.traces[name].replayed]
         otherwise = None
         if undecided and both_paddings:
             failed_again: dict[str, str] = {}
             found, _ = self._record(factory, undecided, failed_again, reverse=True, progress=progress)
             otherwise = None if failed_again else found
-        return Replayed(spec, tuple(undecided), otherwise, failed)
-
-    def replay_with_graph(
-        self, factory: Callable[[], Workload], plans: Sequence[str], *, progress: Callable[[str], None] | None = None
-    ) -> tuple[Replayed, GraphSpec]:
-        """Replay, and give the ordinary graph of the same compiles: what a label is of. Raises as `replay` does."""
-        from peakcast.featurizer.capture.record import Beside
-
-        names = list(dict.fromkeys(parse_plan(plan).name for plan in plans))
-        failed: dict[str, str] = {}
-        beside = Beside()
-        spec, undecided = self._record(factory, names, failed, beside=beside, progress=progress)
-        assert beside.spec is not None
-        return Replayed(
-            spec, tuple(name for name in undecided if spec.traces[name].replayed), None, failed
-        ), beside.spec
+        return Replayed(spec, tuple(undecided), otherwise, failed, None if beside is None else beside.spec)
 
     def forget(self) -> None:
         """Drop what the compiler keeps of earlier cases."""

@@ -39,10 +39,11 @@ def main(folder: Path) -> None:
         told = {"failed": dict(found.failed), "undecided": found.undecided}
         (folder / f"{name}.told.json").write_text(json.dumps(told))
         session.forget()
-    both, graph = session.replay_with_graph(replay_workloads.stack, BOTH)
+    both = session.replay(replay_workloads.stack, BOTH, with_graph=True)
+    assert both.graph is not None
     session.forget()
     captured = capture_here(replay_workloads.stack, BOTH, both.spec.captured_with["traced_on"])
-    for name, spec in (("both", both.spec), ("graph", graph), ("captured", captured)):
+    for name, spec in (("both", both.spec), ("graph", both.graph), ("captured", captured)):
         (folder / f"{name}.json").write_bytes(spec.to_json())
 
 
