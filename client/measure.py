@@ -26,6 +26,7 @@ STEADY_STEPS: Final = 3
 _TIMED_STEPS: Final = 5
 # A step that needs this long is not repeated a dozen times to find the limit under which it runs.
 _SLOWEST_STEP_TO_REPEAT_S: Final = 1.0
+_TURN_POLL_S: Final = 0.005
 
 
 class NoGpuError(RuntimeError):
@@ -38,7 +39,8 @@ class Measured:
 
     `measured` maps names ending in `_bytes` to numbers: the quantities, and what else was read at the same time. After
     an out-of-memory error it holds what was reached until then. `cache` is "cold" where inductor started without any.
-    `step_seconds` is the median of single steps, taken in turns with whatever else is being measured on this card.
+    `step_seconds` is the median of single steps. Those, and what inductor times while it compiles, take turns with whatever
+    else is being measured on this card.
     """
 
     measured: dict[str, int]
@@ -87,8 +89,10 @@ def measure(
     retries_before = _retries()
     probe = _Probe(before_bytes=torch.cuda.memory_allocated())
     with contextlib.ExitStack() as stack:
-        if cold and not plan.startswith("eager"):
-            stack.enter_context(_fresh_cache())
+        if not plan.startswith("eager"):
+            stack.enter_context(trials_in_turn())
+            if cold:
+                stack.enter_context(_fresh_cache())
         try:
             probe.run(factory, plan, bisect=bisect)
         except Exception as error:
@@ -115,15 +119,43 @@ def settle(model: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def in_turn() -> Iterator[None]:
-    """Hold the turn to time steps on this card, among the processes of this machine that measure side by side.
+    """Hold the turn to run on this card, among the processes of this machine that measure side by side.
 
-    They still compile and build meanwhile, which takes the card for moments: hence medians.
+    They still build, and take a first step, meanwhile, which takes the card for moments: hence medians. A turn within a
+    turn is the same one.
     """
     # By its own name: processes that see one card each all call it 0.
     card = torch.cuda.get_device_properties().uuid if torch.cuda.is_available() else "cpu"
-    # The system gives the lock back when a process dies.
-    with FileLock(Path(tempfile.gettempdir(), f"peakcast-card-{card}.turn")):
+    # The system gives the lock back when a process dies. Of the process, not of a thread: autograd's compile too.
+    lock = FileLock(Path(tempfile.gettempdir(), f"peakcast-card-{card}.turn"), is_singleton=True, thread_local=False)
+    with lock.acquire(poll_interval=_TURN_POLL_S):
         yield
+
+
+def _turn_of_one_process() -> contextlib.AbstractContextManager[None]:
+    """Give the turn, but to no rank: ranks of two jobs could hold one each and wait for the other's."""
+    return contextlib.nullcontext() if torch.distributed.is_initialized() else in_turn()
+
+
+@contextlib.contextmanager
+def trials_in_turn() -> Iterator[None]:
+    """Let inductor time what it chooses between while nothing else runs steps on the card, for the time of the block.
+
+    Which products it pads, and which kernels it takes, would else depend on what is measured beside it.
+    """
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    by_itself = benchmarker.benchmark_gpu
+
+    def benchmark_gpu(*args: Any, **kwargs: Any) -> Any:
+        with _turn_of_one_process():
+            return by_itself(*args, **kwargs)
+
+    benchmarker.benchmark_gpu = benchmark_gpu  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del benchmarker.benchmark_gpu
 
 
 def clean() -> None:
@@ -156,18 +188,18 @@ class _Probe:
             self.first_s = self._timed(workload, 1)
             self._read_peaks("first")
             torch.cuda.reset_peak_memory_stats()
-            self.step_s = self._timed(workload, STEADY_STEPS) / STEADY_STEPS
+            with _turn_of_one_process():
+                self.step_s = self._timed(workload, STEADY_STEPS) / STEADY_STEPS
             self._read_peaks("steady")
             self.measured["after_step_allocated_bytes"] = torch.cuda.memory_allocated()
             self._read_pinned()
             self.retries = _retries()
             self.finished = True
-            # Ranks of two jobs could hold one turn each and wait for the other's.
-            if self.step_s < _SLOWEST_STEP_TO_REPEAT_S and not torch.distributed.is_initialized():
-                with in_turn():
+            if self.step_s < _SLOWEST_STEP_TO_REPEAT_S:
+                with _turn_of_one_process():
                     self.step_s = statistics.median(self._timed(workload, 1) for _ in range(_TIMED_STEPS))
-            if bisect and self.step_s < _SLOWEST_STEP_TO_REPEAT_S:
-                self._read_required(workload)
+                    if bisect:
+                        self._read_required(workload)
         finally:
             undo()
 

@@ -33,7 +33,10 @@ _LIMITS: Final = """\
 
 - One kind of card. Workspaces and kernels chosen differ on others, and so do peaks.
 - Processes measured side by side on the card. Peaks are counted per process and were equal to the byte alone; step and
-  compile times are not comparable with a machine of one's own.
+  compile times are not comparable with a machine of one's own. Inductor's benchmark of padding (`pad_mm`) is disturbed
+  by what runs beside it, so that near a tie a product may be padded otherwise than on a card of one's own. The 156
+  records with such products were measured again on 2026-11-30, trials and steps in turns; for 21 of them, whose
+  products could matter, inductor was told the times of 265 products that its benchmark had taken alone on the card.
 - No reserved architecture (`training/zoo/reserved.py`): those are for the final judgement.
 - Out-of-memory records keep what was reached until then, and are no labels of peaks.
 """

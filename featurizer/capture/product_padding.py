@@ -2,7 +2,8 @@
 
 A benchmark would take memory and time of a card that a training is using, cannot run without one, and near a tie gives
 the same step another graph each time. The numbers below were fitted to the times of 590 products, each both ways, that
-inductor's benchmark took alone on an H200 under torch 2.11 (float32 as TF32, and bfloat16): 548 come out as it decided.
+inductor's benchmark took alone on an H200 under torch 2.11 (float32 as TF32, and bfloat16): 561 come out as it decided,
+and 131 of 146 others that were timed later.
 """
 
 from __future__ import annotations
@@ -22,19 +23,25 @@ _COPIED_BYTES_PER_S: Final = 3.7e12
 # What a call costs whatever its sizes, and each further kernel; a padded copy takes two.
 _CALL_S: Final = 6.8e-6
 _KERNEL_S: Final = 1.84e-6
-# How much slower a product gets whose rows are multiples of so many bytes only: by item size, then by alignment; and
-# one whose result has rows of two bytes.
+# How much slower a product computes whose rows are multiples of so many bytes only: by item size, then by alignment;
+# and one whose result has rows of two bytes.
 _SLOWER: Final = {2: {8: 3.1, 4: 3.2, 2: 5.7}, 4: {8: 2.7, 4: 2.65}}
 _SLOWER_RESULT: Final = 7.8
+# How much slower it moves its bytes, and those of such a result.
 _SLOWER_BOUND_BY_MEMORY: Final = {2: 2.0, 4: 1.36}
-_SLOWER_RESULT_BOUND_BY_MEMORY: Final = 3.3
-# To read an item of a transposed operand: from this stride on each lies in a line of its own.
-_FAR_STRIDE_BYTES: Final = 450
+_SLOWER_RESULT_BOUND_BY_MEMORY: Final = 5.0
+# To read an item of a transposed operand: from this stride on each lies in a line of its own. Nearer items of a line
+# share it, unless strides of a power of two put the lines into the same set of the cache.
+_FAR_STRIDE_BYTES: Final = 300
+_CACHED_BYTES: Final = 60000
 _NEAR_ITEM_S: Final = {2: 4.8e-12, 4: 2.9e-12}
-_FAR_ITEM_S: Final = {2: 6.1e-12, 4: 5.0e-12}
+_FAR_ITEM_S: Final = {2: 6.1e-12, 4: 4.5e-12}
+# Rows of such a multiple are written to few of the memory's channels at a time (seen in float32).
+_CROWDED_ROW_BYTES: Final = 32768
+_CROWDED_ITEM_S: Final = {2: 6.1e-12, 4: 5.1e-12}
 # Inductor takes padding only where it wins by this factor.
 _MARGIN: Final = 1.1
-# All but three of the 42 lie within this factor of a tie: two are products of three columns, one was decided by a hair.
+# All but three of the 29 lie within this factor of a tie: two are products of three columns, one was decided by a hair.
 _TIE: Final = 1.5
 _HOOKS: Final = ("should_pad_bench_key", "get_cached_should_pad", "is_mm_compute_bound")
 
@@ -131,13 +138,15 @@ def _seconds(product: Product, sizes: tuple[int, ...], leading: Sequence[int]) -
     item_bytes = product.item_bytes
     of_result = _alignment_bytes(n * item_bytes) if min(m, n) > 1 else 16
     alignment = min(of_result, *(_alignment_bytes(one * item_bytes) for one in leading))
-    slower, slower_by_memory = 1.0, 1.0
+    slower, slower_by_memory = _SLOWER[item_bytes].get(alignment, 1.0), 1.0
+    if alignment < 16:
+        slower_by_memory = _SLOWER_BOUND_BY_MEMORY[item_bytes]
+    slower_result_by_memory = slower_by_memory
     if of_result == 2:
-        slower, slower_by_memory = _SLOWER_RESULT, _SLOWER_RESULT_BOUND_BY_MEMORY
-    elif alignment in _SLOWER[item_bytes]:
-        slower, slower_by_memory = _SLOWER[item_bytes][alignment], _SLOWER_BOUND_BY_MEMORY[item_bytes]
+        slower, slower_result_by_memory = _SLOWER_RESULT, _SLOWER_RESULT_BOUND_BY_MEMORY
     computing_s = 2.0 * product.batch * m * n * k / _FLOPS_BY_ITEM_BYTES[item_bytes] * slower
-    moving_s = item_bytes * product.batch * (m * k + k * n + m * n) / _BYTES_PER_S * slower_by_memory
+    items = (m * k + k * n) * slower_by_memory + m * n * slower_result_by_memory
+    moving_s = item_bytes * product.batch * items / _BYTES_PER_S
     return float((computing_s**3 + moving_s**3) ** (1 / 3))  # about the longer of the two
 
 
@@ -145,14 +154,20 @@ def _copy_seconds(product: Product, operand: Operand, rows: int, columns: int) -
     """Return what a copy of an operand in its padded shape costs: it is filled, then written, and the operand read."""
     if operand.is_planned:
         return _KERNEL_S  # the margin is written
-    items = product.batch * operand.rows * operand.columns
-    if operand.column_stride > 1:
-        is_far = operand.column_stride * product.item_bytes >= _FAR_STRIDE_BYTES
-        reading_s = items * (_FAR_ITEM_S if is_far else _NEAR_ITEM_S)[product.item_bytes]
-    else:
-        reading_s = items * product.item_bytes / _COPIED_BYTES_PER_S
+    reading_s = product.batch * operand.rows * operand.columns * _reading_item_s(operand, columns, product.item_bytes)
     writing_s = 2 * product.batch * rows * columns * product.item_bytes / _COPIED_BYTES_PER_S
     return 2 * _KERNEL_S + reading_s + writing_s
+
+
+def _reading_item_s(operand: Operand, columns: int, item_bytes: int) -> float:
+    """Return what it takes to read an item of an operand that is copied into rows of so many columns."""
+    stride_bytes = operand.column_stride * item_bytes
+    if stride_bytes >= _FAR_STRIDE_BYTES and operand.rows * operand.columns * item_bytes >= _CACHED_BYTES:
+        is_crowded = columns * item_bytes % _CROWDED_ROW_BYTES == 0
+        return (_CROWDED_ITEM_S if is_crowded else _FAR_ITEM_S)[item_bytes]
+    if operand.column_stride > 1 and stride_bytes & (stride_bytes - 1) == 0:
+        return _NEAR_ITEM_S[item_bytes]
+    return item_bytes / _COPIED_BYTES_PER_S
 
 
 def _layout_seconds(product: Product, operand: Operand) -> float:

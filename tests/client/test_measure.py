@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch._inductor.runtime.benchmarking import benchmarker
 
-from peakcast.client.measure import NoGpuError, measure
+from peakcast.client.measure import NoGpuError, in_turn, measure, trials_in_turn
 from peakcast.client.required import smallest_limit_bytes
 from peakcast.client.rescue.out_of_memory import is_out_of_memory
 from peakcast.featurizer.capture.workload import Workload
@@ -94,3 +97,34 @@ def test_timing_is_done_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         tuple(map(float, process.communicate(timeout=120)[0].split())) for process in both
     )
     assert first_begin < first_end <= second_begin < second_end
+
+
+def test_a_turn_within_a_turn_is_the_same_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autograd compiles in a thread of its own, while the thread that runs the step holds the turn."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def within() -> str:
+        with in_turn():
+            return "ran"
+
+    with in_turn(), ThreadPoolExecutor(1) as autograd:
+        assert autograd.submit(within).result(timeout=60) == "ran"
+
+
+def test_what_inductor_times_is_timed_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process waits for its turn while a benchmark runs; afterwards inductor's benchmark is its own again."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    seen: list[bool] = []
+
+    def benchmark_gpu(*_: object, **__: object) -> float:
+        (lock,) = tmp_path.glob("peakcast-card-*.turn")
+        with lock.open("a") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        seen.append(True)
+        return 1.5
+
+    monkeypatch.setattr(type(benchmarker), "benchmark_gpu", benchmark_gpu)
+    with trials_in_turn():
+        assert benchmarker.benchmark_gpu(lambda: None, warmup=5) == 1.5
+    assert seen == [True]
+    assert "benchmark_gpu" not in vars(benchmarker)

@@ -74,7 +74,7 @@ def test_without_tensor_cores_nothing_is_won() -> None:
 
 
 def test_most_of_what_was_timed_comes_out_as_it_did() -> None:
-    """Of all 590 products that the numbers were fitted to, 548 do, where padding all of them would be right for 255."""
+    """Of all 590 products that the numbers were fitted to, 561 do, where padding all of them would be right for 255."""
     lines = [json.loads(line) for line in (Path(__file__).with_name("padded_products.jsonl")).read_text().splitlines()]
     pads, right, wrong_and_sure = 0, 0, 0
     for line in lines:
@@ -92,7 +92,7 @@ def test_most_of_what_was_timed_comes_out_as_it_did() -> None:
         is_right = is_padded(product) is was_padded
         right += is_right
         wrong_and_sure += not is_right and not is_near_tie(product)
-    assert (len(lines), pads, right, wrong_and_sure) == (590, 255, 548, 3)
+    assert (len(lines), pads, right, wrong_and_sure) == (590, 255, 561, 3)
 
 
 def test_where_nothing_can_be_padded_nothing_is_won() -> None:
