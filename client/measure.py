@@ -39,8 +39,8 @@ class Measured:
 
     `measured` maps names ending in `_bytes` to numbers: the quantities, and what else was read at the same time. After
     an out-of-memory error it holds what was reached until then. `cache` is "cold" where inductor started without any.
-    `step_seconds` is the median of single steps. Those, and what inductor times while it compiles, take turns with whatever
-    else is being measured on this card.
+    `step_seconds` is the median of single steps. Those, and what inductor times while it compiles, take turns with
+    whatever else is being measured on this card.
     """
 
     measured: dict[str, int]
