@@ -154,10 +154,12 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
     named, trace = spec, observed
     if (observed.region >= 0).any():
         from peakcast.featurizer.insertions import with_insertions
+        from peakcast.featurizer.padded_strides import with_padded_strides
 
         found = with_insertions(spec, observed)
         if found is not None:
             named, trace, origin = found
+        trace = with_padded_strides(trace, named.ops, named.dtypes)
     config = AllocatorConfig.parse(run.allocator)
     generation = generation_of(device.name)
     lifetimes = with_scratch(lifetimes_of(trace, named.ops, named.attributes), trace, named, generation)
