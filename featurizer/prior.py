@@ -19,12 +19,14 @@ from peakcast.featurizer.plans import parse_plan
 from peakcast.featurizer.replaced_buckets import with_replaced_buckets
 from peakcast.featurizer.scratch import with_scratch
 from peakcast.featurizer.steps import Steps
+from peakcast.featurizer.templates import left_to_cublas
 from peakcast.featurizer.trace import Int64, Trace
 from peakcast.featurizer.views import without_views
 from peakcast.featurizer.workspace import (
     CONTEXT_BYTES,
     LIBRARIES_BYTES,
     generation_of,
+    product_nodes,
     workspace_kinds,
     workspaces_of,
 )
@@ -165,7 +167,10 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
     lifetimes = with_scratch(lifetimes_of(trace, named.ops, named.attributes), trace, named, generation)
     is_fresh = run.step_of_interest != "resumed"
     if parse_plan(plan).cuda_graphs:
-        kinds = workspace_kinds(trace, named.ops, generation, lifetimes.matmul)
+        products = product_nodes(trace, named.ops) if lifetimes.matmul is None else lifetimes.matmul
+        if parse_plan(plan).mode == "max-autotune":
+            products = left_to_cublas(trace, named.dtypes, products)
+        kinds = workspace_kinds(trace, named.ops, generation, products)
         recorded = graphed(trace, lifetimes, kinds)
         lifetimes = recorded.lifetimes
         first, steady = step_events(trace, recorded.first, is_first=is_fresh), step_events(trace, lifetimes)

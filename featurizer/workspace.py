@@ -177,12 +177,17 @@ def workspaces_of(
     return sorted(found, key=lambda workspace: workspace.node)
 
 
+def product_nodes(trace: Trace, ops: Sequence[str]) -> NDArray[np.bool_]:
+    """Return the nodes [N] that call cuBLAS."""
+    return op_mask(trace, ops, CUBLAS_OPS)
+
+
 def workspace_kinds(
     trace: Trace, ops: Sequence[str], generation: Generation, matmul: NDArray[np.bool_] | None = None
 ) -> list[tuple[NDArray[np.bool_], int]]:
     """Return for each kind of workspace the nodes [N] that need one, and its bytes."""
     if matmul is None:
-        matmul = op_mask(trace, ops, CUBLAS_OPS)
+        matmul = product_nodes(trace, ops)
     return [
         (matmul, generation.cublas_workspace_bytes),
         (matmul & op_mask(trace, ops, LT_OPS), LT_WORKSPACE_BYTES),
