@@ -27,7 +27,7 @@ MOST_HELD: Final = 32
 # inductor tries so often.
 ROUNDS: Final = 10
 # Pairs looked at, for each kernel: keeps a stranger's graph from taking quadratic time. Those of the corpus stay below.
-MOST_PAIRS: Final = 32
+MOST_PAIRS: Final = 64
 # Buffers read by a kernel that others were fused into, for the same reason.
 MOST_FUSED_READS: Final = 128
 
