@@ -216,7 +216,8 @@ def _takeovers(
     """Return, for each buffer that a fused kernel writes in place, the dying one of the same size it takes over.
 
     What another kernel that was fused with it reads as well stays, unless that had to run before in any case. A clone
-    is there because its layout differs from what it reads: no element stays in its place.
+    is there because its layout differs from what it reads: no element stays in its place. Nor does a kernel that sums
+    rows and columns write in place: `_codegen_mix_order_reduction` in torch/_inductor/codegen/simd.py never asks.
     """
     taken: dict[int, int] = {}
     gone: set[int] = set()
@@ -225,7 +226,7 @@ def _takeovers(
         for storage in kernel.expression.reads:
             reading[kernel.node, storage] = reading.get((kernel.node, storage), 0) | 1 << kernel.number
     for kernel in kernels:
-        if kernel.kind not in _WRITES_IN_PLACE or kernel.is_copy or not kernel.writes:
+        if kernel.kind not in _WRITES_IN_PLACE or kernel.is_copy or kernel.sums_both_ways or not kernel.writes:
             continue
         dying: dict[tuple[int, int], list[int]] = {}  # by bytes and type
         for storage in sorted(kernel.expression.reads - kernel.expression.displaced, reverse=True):

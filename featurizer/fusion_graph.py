@@ -44,8 +44,9 @@ _WRITTEN = frozenset({"inductor_random"})
 # Along the last dimension, however long it is.
 _ALONG_ROWS = frozenset({"amax", "prepare_softmax_online"})
 _SUMS = frozenset({"mean", "sum"})
-# Below this it does not matter which kernel writes a buffer.
-_FUSED_BYTES: Final = 1 << 20
+# Below this it hardly matters which kernel writes a buffer. These are mostly vectors of channels, whose loops a trace
+# does not tell apart: fused by their size alone, they draw kernels together that inductor keeps apart.
+_FUSED_BYTES: Final = 1 << 12
 # inductor's MixOrderReduction: sums over at least this many rows, so long, of so many elements in all.
 _FEWEST_ROWS: Final = 4096
 _LONGEST_ROW: Final = 1 << 14

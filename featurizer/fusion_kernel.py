@@ -748,15 +748,22 @@ def _is_read_beside(storage: int, place: int, in_order: Int64, kernels: Kernels,
 
 @inner
 def _take_over(
-    first: int, columns: Columns, state: Int64, kernels: Kernels, place: int, in_order: Int64, ancestors: Bits
+    first: int,
+    columns: Columns,
+    state: Int64,
+    kernels: Kernels,
+    place: int,
+    in_order: Int64,
+    ancestors: Bits,
+    sums_both_ways: Int64,
 ) -> None:
     """Let a kernel write in place of what dies there: of the same bytes and type, lowest number first."""
     kernel = in_order[place]
     nodes, storages, (new_offsets, new_ids) = columns[0], columns[1], columns[3]
-    node_of, source, expression, _, starts, stops, items, displaced = kernels
+    node_of, source, expression, number, starts, stops, items, displaced = kernels
     node, runs_at = source[kernel], node_of[kernel]
     kind = nodes[_KIND, node]
-    if (kind not in (_POINTWISE, _REDUCTION, _SCATTER)) or nodes[_IS_COPY, node]:
+    if (kind not in (_POINTWISE, _REDUCTION, _SCATTER)) or nodes[_IS_COPY, node] or sums_both_ways[number[kernel]]:
         return
     for index in range(new_offsets[node], new_offsets[node + 1]):
         written, chosen = new_ids[index], _NONE
@@ -849,6 +856,7 @@ def placed(
     touched: Int64,
     kernels: Kernels,
     ancestors: Bits,
+    sums_both_ways: Int64,
     leaders: Int64,
     times: Int64,
     order: Int64,
@@ -871,7 +879,7 @@ def placed(
     in_order = np.argsort(node_of, kind="mergesort") if len(order) else np.arange(len(node_of))
     _last_reads(first, end, columns, state, kernels, touched, (born, died))
     for place in range(len(in_order)):
-        _take_over(first, columns, state, kernels, place, in_order, ancestors)
+        _take_over(first, columns, state, kernels, place, in_order, ancestors, sums_both_ways)
     if len(order):
         _pool(columns, state, kernels, in_order, touched, times, live_bytes)
     for storage in touched:
@@ -947,8 +955,9 @@ def _fuse_segments(
         touched, kernels = lower(first, end, columns, state, lifetimes[0], bounds)
         times, order, live_bytes, leaders, ancestors = nothing, nothing, nothing, nothing, nobody
         count = len(kernels[0])
+        sums_both_ways = np.zeros(count, np.int64)
         if 0 < count <= bounds[_MOST_REORDERED]:
-            group_of, members, groups, ancestors = fuse_rounds(
+            group_of, members, groups, ancestors, sums_both_ways = fuse_rounds(
                 *described(first, end, columns, state, touched, kernels), bounds[_OF_ROUNDS:]
             )
             kernels, leaders = joined(
@@ -971,7 +980,21 @@ def _fuse_segments(
             if len(within):
                 position = np.argsort(order)[np.searchsorted(times, state[_WITHIN, within])]
                 np.add.at(live_bytes, position, columns[1][_BYTES, within])
-        placed(first, end, columns, state, touched, kernels, ancestors, leaders, times, order, live_bytes, lifetimes)
+        placed(
+            first,
+            end,
+            columns,
+            state,
+            touched,
+            kernels,
+            ancestors,
+            sums_both_ways,
+            leaders,
+            times,
+            order,
+            live_bytes,
+            lifetimes,
+        )
 
 
 def warm_up() -> None:

@@ -66,6 +66,7 @@ class Kernel:
     allocates_itself: bool  # a library call without `out=`
     number: int = 0  # among the kernels as they were lowered
     ancestors: int = 0  # bits by number: the kernels whose results it needs, directly or not
+    sums_both_ways: bool = False  # fused into one that sums rows and columns at once
 
 
 class _Layouts:

@@ -27,7 +27,7 @@ MOST_HELD: Final = 32
 # inductor tries so often.
 ROUNDS: Final = 10
 # Pairs looked at, for each kernel: keeps a stranger's graph from taking quadratic time. Those of the corpus stay below.
-MOST_PAIRS: Final = 32
+MOST_PAIRS: Final = 64
 # Buffers read by a kernel that others were fused into, for the same reason.
 MOST_FUSED_READS: Final = 128
 
@@ -56,6 +56,7 @@ def fuse_kernels(
     for group, time in zip(order, sorted(nodes), strict=True):
         for number in rounds.members[group]:
             kernels[number].node = time
+            kernels[number].sums_both_ways = rounds.columns[group] != 0
     left, unwritten = _absorb(graph, kernels, rounds, end, returned)
     return left, unwritten, leaders
 
@@ -77,6 +78,8 @@ class _Rounds:
         self.members = [[number] for number in range(count)]
         self.before = _predecessors(kernels, after)
         self.ancestors, self.descendants = _reach(self.before)
+        # As they were before anything was fused: what was fused with an ancestor is none.
+        self.needed = list(self.ancestors)
         for number, kernel in enumerate(kernels):
             kernel.number, kernel.ancestors = number, self.ancestors[number]
         self.reads = [set(kernel.expression.reads) for kernel in kernels]
@@ -200,7 +203,7 @@ class _Rounds:
         """Tell whether a group may join one that sums rows and columns, if it is one: FusedMixOrderReductions."""
         if not self.columns[producer]:
             return True
-        if self.ancestors[consumer] & self.columns[producer]:
+        if self.needed[consumer] & self.columns[producer]:
             return False
         shared = sum(self.graph.numel[storage] for storage in common)
         return self.loop[consumer] not in _REDUCES or shared >= self._elements(producer)
@@ -251,6 +254,7 @@ class _Rounds:
         for group in self._groups((self.descendants[into] ^ self.descendants[gone]) & ~mask):
             self.ancestors[group] |= mask | before
         self.ancestors[into], self.descendants[into] = before, behind
+        self.needed[into] |= self.needed[gone]
         loop, other_loop = self.loop[into], self.loop[gone]
         if {loop, other_loop} == set(_REDUCES):
             self.columns[into] = self._bits(into if loop is Loop.COLUMNS else gone)

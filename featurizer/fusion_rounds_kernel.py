@@ -134,6 +134,7 @@ def _score(
     parts: Table,
     ancestors: Bits,
     descendants: Bits,
+    needed: Bits,
     columns: Bits,
     limits: Int64,
     stamp: int,
@@ -178,7 +179,7 @@ def _score(
     if shared_bytes < limits[_LEAST_SHARED] or held_bytes > limits[_MOST_HELD] * shared_bytes:
         return -1
     if of[_SUMS, producer]:
-        if _meet(ancestors, consumer, columns, producer):
+        if _meet(needed, consumer, columns, producer):
             return -1
         is_reduction = of[_LOOP, consumer] in (_ROWS, _COLUMNS)
         if is_reduction and shared_elements < of[_OUTER, producer] * of[_INNER, producer]:
@@ -336,8 +337,10 @@ def _members(of: Int64) -> tuple[Int64, Table]:
 @entry
 def fuse_rounds(
     loops: Int64, touching: Table, flags: Int64, sizes: Int64, before: Table, parts: Table, limits: Int64
-) -> tuple[Int64, Table, Int64, Bits]:
+) -> tuple[Int64, Table, Int64, Bits, Int64]:
     """Return the group of each kernel [K], the members of each, the groups in order, and the ancestors of each kernel.
+
+    Last, whether the group of each kernel sums rows and columns in one.
 
     `loops` [4, K] are loop, outer, inner and kind; `touching` and `flags` what each kernel touches and how; `sizes`
     [3, T] bytes, elements and the number of a size and type, -1 where the storage is no candidate for reuse in turn;
@@ -350,6 +353,7 @@ def fuse_rounds(
     touched = touching[1]
     ancestors, descendants = _reach(before, count)
     own_ancestors = ancestors.copy()
+    needed = ancestors.copy()  # by group, as they were before anything was fused: what was fused with one is none
     words = ancestors.shape[1]
     mask, columns = np.zeros((count, words), np.uint64), np.zeros((count, words), np.uint64)
     for number in range(count):
@@ -374,7 +378,8 @@ def fuse_rounds(
                 continue
             one, other = pairs[index] // count, pairs[index] % count
             stamp += 3
-            score = _score(one, other, of, about, touched, flags, parts, ancestors, descendants, columns, limits, stamp)
+            reach = ancestors, descendants, needed, columns
+            score = _score(one, other, of, about, touched, flags, parts, *reach, limits, stamp)
             if score >= 0:
                 scores[kept], far[kept] = -score, _distance(of, one, other)
                 unlike[kept] = (of[_LOOP, one] in (_ROWS, _COLUMNS)) != (of[_LOOP, other] in (_ROWS, _COLUMNS))
@@ -389,7 +394,8 @@ def fuse_rounds(
             if one == other:
                 continue
             stamp += 3
-            score = _score(one, other, of, about, touched, flags, parts, ancestors, descendants, columns, limits, stamp)
+            reach = ancestors, descendants, needed, columns
+            score = _score(one, other, of, about, touched, flags, parts, *reach, limits, stamp)
             if score < 0:
                 continue
             is_fused = True
@@ -407,6 +413,7 @@ def fuse_rounds(
             new_behind = (descendants[into] ^ descendants[gone]) & ~mask[into]
             ancestors[into] = (ancestors[into] | ancestors[gone]) & ~mask[into]
             descendants[into] = (descendants[into] | descendants[gone]) & ~mask[into]
+            needed[into] |= needed[gone]
             _spread(new_before, of, descendants, mask[into] | descendants[into])
             _spread(new_behind, of, ancestors, mask[into] | ancestors[into])
             if other_loop == _PARTS or (loop == _FLAT and other_loop in (_ROWS, _COLUMNS)) or loop == _COLUMNS:
@@ -438,4 +445,5 @@ def fuse_rounds(
         if not is_fused:
             break
     group_of, members = _members(of)
-    return group_of, members, _ordered(of, members, before), own_ancestors
+    sums_both_ways: Int64 = of[_SUMS][group_of]
+    return group_of, members, _ordered(of, members, before), own_ancestors, sums_both_ways

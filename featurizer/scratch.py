@@ -80,13 +80,13 @@ def with_scratch(lifetimes: Lifetimes, trace: Trace, spec: GraphSpec, generation
     ops, dtypes = spec.ops, spec.dtypes
     sums, largest_read = _gradient_sums(trace, ops), np.zeros(len(trace), np.int64)
     np.maximum.at(largest_read, trace.inputs.rows(), trace.storages.bytes[trace.inputs.ids])
-    for node, outputs, dtype, read in zip(
-        *(column.tolist() for column in (sums, trace.numel[sums], trace.dtype[sums], largest_read[sums])), strict=True
-    ):
+    columns = sums, trace.numel[sums], trace.dtype[sums], largest_read[sums], _viewed(trace, sums)
+    for node, outputs, dtype, read, viewed in zip(*(column.tolist() for column in columns), strict=True):
         element = DTYPE_BYTES.get(dtypes[dtype], 0)
         if not (outputs and element and read):
             continue
-        size_bytes = leading_sum_scratch_bytes(outputs, read // element // outputs, max(element, 4), generation)
+        summed = min(read // element, viewed or read)
+        size_bytes = leading_sum_scratch_bytes(outputs, summed // outputs, max(element, 4), generation)
         if size_bytes:
             nodes.append(node)
             sizes.append(size_bytes)
@@ -111,6 +111,20 @@ def with_scratch(lifetimes: Lifetimes, trace: Trace, spec: GraphSpec, generation
         died=np.append(lifetimes.died, at),
         reuses=np.append(lifetimes.reuses, np.full(count, NO_REUSE, np.int32)),
     )
+
+
+def _viewed(trace: Trace, sums: Int32) -> NDArray[np.int64]:
+    """Return the elements of the view that each of the sums reads, where it was made right before; 0: it was not.
+
+    The partial sums of a kernel that inductor generates for rows and columns lie side by side in one workspace, and
+    each part of it is added up by a call of its own.
+    """
+    before = np.maximum(sums - 1, 0)
+    is_view = (trace.inputs.sizes()[before] == 1) & (trace.outputs.sizes()[before] == 1) & (before < sums)
+    viewed = np.flatnonzero(is_view)
+    view, read = before[viewed], _first(trace.inputs, sums[viewed])
+    is_view[viewed] = (_first(trace.inputs, view) == read) & (_first(trace.outputs, view) == read)
+    return np.where(is_view, trace.numel[before], 0).astype(np.int64)
 
 
 def _gradient_sums(trace: Trace, ops: Sequence[str]) -> Int32:

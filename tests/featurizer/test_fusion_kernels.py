@@ -259,8 +259,8 @@ class TestSiblings:
         assert fused(sketch).born[two] == 1
 
     def test_small_ones_are_left(self) -> None:
-        """Below a MiB their order changes nothing worth knowing."""
-        for size_bytes, born in ((MIB, 1), (MIB - 512, 4)):
+        """From 4 KiB on, such as the weight that each step of a loop casts anew, they are written together."""
+        for size_bytes, born in ((4096, 1), (4096 - 512, 4)):
             sketch, (_, _, two) = self.siblings(between=2, size_bytes=size_bytes)
             assert fused(sketch).born[two] == born
 

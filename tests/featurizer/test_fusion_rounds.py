@@ -83,6 +83,32 @@ def test_rows_and_columns_are_summed_in_one() -> None:
     assert fused(sketch).born[[value, rows, columns]].tolist() == [1, 2, 2]
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("reads_columns", [False, True])
+def test_what_reads_the_sums_of_rows_joins_them_and_writes_nothing_in_place(
+    *, reads_columns: bool, is_loaded: bool
+) -> None:
+    """A gradient made of a value and its sums along rows comes out of the kernel that sums its columns as well.
+
+    That kernel writes beside what it reads. What reads the sum of columns runs afterwards, in place of the value.
+    """
+    sketch = Sketch()
+    (value,) = sketch.node(MM, 32 * MIB)
+    (rows,) = sketch.node(SUM, MANY_ROWS_BYTES, role=OUTPUT, reads=[value])
+    (columns,) = sketch.node(SUM, COLUMNS_BYTES, role=OUTPUT, reads=[value])
+    read = [value, columns if reads_columns else rows]
+    (gradient,) = sketch.node(ADD, 32 * MIB, reads=read, dies=[value])
+    sketch.node(MM, MIB, role=OUTPUT, reads=[gradient], dies=[gradient])
+    if is_loaded and not compiled.load():
+        pytest.skip("needs numba")
+    try:
+        lifetimes = fused(sketch)
+    finally:
+        compiled.unload()
+    assert lifetimes.born[[rows, columns, gradient]].tolist() == ([1, 1, 3] if reads_columns else [1, 1, 1])
+    assert lifetimes.reuses[gradient] == (value if reads_columns else NO_REUSE)
+
+
 @pytest.mark.parametrize(("bias_bytes", "born"), [(512, [2, 3]), (MIB, [2, 2])])
 def test_not_where_two_buffers_would_be_held_for_little(bias_bytes: int, born: list[int]) -> None:
     """Two products of 8 MiB could follow each other in one buffer: a bias is shared if it has a 32nd of their bytes."""

@@ -77,6 +77,18 @@ def test_the_gradient_of_a_bias_takes_scratch() -> None:
     assert extra_bytes(bias_gradient()) == [128 * MIB]
 
 
+@pytest.mark.parametrize(("viewed", "scratch_bytes"), [(4096 * 4096, 128 * MIB), (4096 * 2048, 64 * MIB)])
+def test_what_is_summed_through_a_view_counts_as_the_view_has_it(viewed: int, scratch_bytes: int) -> None:
+    """Half the rows leave half the partial sums: a workspace holds those of several gradients side by side."""
+    sketch = Sketch()
+    upstream = sketch.start(64 * MIB, INPUT)
+    sketch.node("aten.slice.Tensor", phase=BACKWARD, reads=[upstream], writes=[upstream])
+    sketch.node("aten.sum.dim_IntList", 4096 * 4, phase=BACKWARD, role=GRADIENT, reads=[upstream])
+    trace = sketch.trace()
+    trace.numel[:] = viewed, 4096
+    assert added_bytes(scratched(sketch, trace), trace) == {1: scratch_bytes}
+
+
 def test_so_does_one_that_is_cast_to_a_gradient() -> None:
     """Under autocast the sum is cast to the parameter's type afterwards."""
     sketch = bias_gradient(role=INPUT)
