@@ -49,6 +49,10 @@ class DryRun:
         if not is_backward:  # the backward follows the layout of what the forward saved
             self._channels_last[key] = _prefers_channels_last(graph, is_inference=is_inference)
         _post_grad(graph, is_inference=is_inference)
+        # What the passes left without a reader, a view of a buffer that was written over say, is never lowered. An
+        # interpreter would keep it, and what it is a view of, to the end.
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
         return self._runner(graph, key, is_backward=is_backward)
 
     def _runner(self, graph: fx.GraphModule, key: Any, *, is_backward: bool) -> Callable[[list[Any]], Any]:

@@ -99,6 +99,21 @@ def test_a_padded_product_is_sliced_and_copied_where_it_cannot_be_viewed(capture
     ]
 
 
+def test_what_is_written_over_dies_with_its_last_reader(captured: Captured) -> None:
+    """Passes leave views without a reader behind, which are never lowered: they keep nothing to the graph's end."""
+    trace, ops = captured.trace("pasted", "inductor"), captured.ops("pasted", "inductor")
+    whole_bytes = 2 * 16 * (64 + 8) * 4
+    pastes = [
+        storage
+        for storage, born in enumerate(trace.storages.born.tolist())
+        if born >= 0 and trace.storages.bytes[storage] == whole_bytes and "scatter" in ops[born]
+    ]
+    reads = np.repeat(np.arange(len(trace)), trace.inputs.sizes())
+    assert len(pastes) >= 2
+    for storage in pastes:
+        assert trace.storages.died[storage] == reads[trace.inputs.ids == storage].max()
+
+
 def test_compiled_backward_holds_all_gradients(captured: Captured) -> None:
     """A graph returns all its gradients at once: they die together, after the optimizer's last node."""
     trace = captured.trace("stack", "inductor")

@@ -512,6 +512,23 @@ def turned_bias() -> Workload:
     return _biased(learns=True, turned=True)
 
 
+class Pasted(nn.Module):
+    """Write a batch into zeros twice, part by part, as attention over windows puts its bands together."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Paste, and compute with the whole."""
+        both = x.new_zeros(2, BATCH, WIDTH + 8)
+        both[0, :, 8:] = x
+        both[1, :, :-8] = x
+        both[0, :4, :8] = 1.0
+        return both.sin().sum()
+
+
+def pasted() -> Workload:
+    """Write over parts of a buffer: every write makes a new one in a compiled graph."""
+    return Workload(Pasted(), torch.randn(BATCH, WIDTH))
+
+
 def only_step() -> Workload:
     """Give a step, but no model to put a plan on."""
     weight = torch.randn(WIDTH)
