@@ -42,9 +42,20 @@ _FEW_VOLUME_PRODUCTS: Final = 1800
 _LARGE_VOLUME: Final = 49
 
 
-def contiguous_bytes(geometry: Geometry, read_bytes: Sequence[int]) -> int:
-    """Return what torch makes contiguous before a forward call, whatever kernel runs; backward reads what it saved."""
-    return max(read_bytes, default=0) if geometry.is_copied else 0
+def contiguous_bytes(
+    geometry: Geometry, read_bytes: Sequence[int], written_bytes: Sequence[int], element_bytes: int
+) -> int:
+    """Return what torch makes contiguous before a forward call, whatever kernel runs; backward reads what it saved.
+
+    Where a part of a storage is read, a share of its channels for one, the images are counted by the result.
+    """
+    if not geometry.is_copied or not read_bytes:
+        return 0
+    all_bytes = max(read_bytes)
+    images = geometry.images_of_part(read_bytes[0], written_bytes[0] if written_bytes else 0, element_bytes)
+    if not images:
+        return all_bytes
+    return min(all_bytes, images * geometry.channels_in * prod(geometry.image) * element_bytes)
 
 
 def forward_scratch_bytes(

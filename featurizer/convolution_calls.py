@@ -70,7 +70,7 @@ def convolution_scratch(trace: Trace, spec: GraphSpec, generation: Generation) -
             continue
         written = trace.storages.bytes[outputs].tolist()
         of_kernel = forward_scratch_bytes(geometry, read, written, element_bytes, is_laid_out=is_laid_out)
-        copied = contiguous_bytes(geometry, read)
+        copied = contiguous_bytes(geometry, read, written, element_bytes)
         if copied:
             scratch.add(node, copied, is_spare=False)
         if of_kernel:

@@ -72,6 +72,22 @@ class Geometry:
         one = self.channels_in * prod(self.image) * element_bytes if self.image else 0
         return image_bytes // one if one else 0
 
+    def images_of_part(self, image_bytes: int, result_bytes: int, element_bytes: int) -> int:
+        """Count the images of a batch where not all of what is read is theirs; 0 where it is, or nothing tells.
+
+        Without a stride a result is at most as large as its image, with the usual padding as large, and without any
+        smaller by what its kernel reaches over.
+        """
+        if not self.image or not element_bytes or self.is_strided or self.is_transposed:
+            return 0
+        one = self.channels_out * element_bytes
+        fewest_pixels = prod(max(1, size - reach + 1) for size, reach in zip(self.image, self.kernel, strict=False))
+        images = self.images(image_bytes, element_bytes)
+        is_all = images * self.channels_in * prod(self.image) * element_bytes == image_bytes
+        if is_all and result_bytes >= images * one * fewest_pixels:
+            return 0
+        return -(-result_bytes // (one * prod(self.image)))
+
 
 @lru_cache(maxsize=4096)
 def parse_geometry(attribute: str) -> Geometry | None:

@@ -278,10 +278,30 @@ def test_a_linear_layer_as_a_convolution_takes_none() -> None:
 def test_an_input_in_neither_layout_is_copied_first() -> None:
     """A slice or a transposed image: torch makes it contiguous, whatever kernel runs; backward reads what it saved."""
     copied = dataclasses.replace(DENSE, is_copied=True)
-    assert contiguous_bytes(copied, [24 * MIB, MIB]) == 24 * MIB
-    assert contiguous_bytes(DENSE, [24 * MIB, MIB]) == 0
+    assert contiguous_bytes(copied, [24 * MIB, MIB], [24 * MIB], 4) == 24 * MIB
+    assert contiguous_bytes(DENSE, [24 * MIB, MIB], [24 * MIB], 4) == 0
     assert forward_bytes(copied, 24 * MIB, MIB, 48 * MIB) == (24 + 1 + 48) * MIB
     assert backward_bytes(copied, 40 * MIB, 24 * MIB, MIB)[0] == (40 + 24 + 1) * MIB
+
+
+@pytest.mark.parametrize(
+    ("channels_of_storage", "pixels_of_result", "copied_channels"),
+    [
+        (96, 56 * 56, 96),  # all of it
+        (96, 50 * 50, 96),  # all of it, without padding
+        (512, 56 * 56, 96),  # a part: 85.3 images would fit
+        (192, 56 * 56, 96),  # half of it: of 32 images half the pixels could not come
+    ],
+)
+def test_of_a_part_the_part_is_copied(channels_of_storage: int, pixels_of_result: int, copied_channels: int) -> None:
+    """16 images of 96 channels, 56 x 56, in bfloat16, split off a storage of more: its other channels stay."""
+    attribute = (
+        "kernel=7x7,stride=1x1,dilation=1x1,groups=96,transposed=0,channels=96x96,image=56x56,layout=nchw,copied=1"
+    )
+    geometry = parse_geometry(attribute)
+    assert geometry is not None
+    read, written = (16 * 2 * size for size in (channels_of_storage * 56 * 56, 96 * pixels_of_result))
+    assert contiguous_bytes(geometry, [read], [written], 2) == 16 * copied_channels * 56 * 56 * 2
 
 
 @pytest.mark.parametrize(
