@@ -33,6 +33,7 @@ class Loop(IntEnum):
 MOST_PARTS_SEEN: Final = 32
 _BLOCK_BYTES = 512
 _KINDS: Final = tuple(OpKind)
+_PADS: Final = frozenset({"constant_pad_nd"})
 # Library calls that write to a buffer which they are given.
 _WITH_OUT: Final = frozenset({"_int_mm", "_scaled_mm", "addmm", "baddbmm", "bmm", "mm"})
 # Views that move elements: what is read through one is not read where it is written.
@@ -109,12 +110,14 @@ class GraphColumns:
         node, storage = trace.inputs.distinct(count)
         computes = ~is_view[node]
         node, storage = node[computes], storage[computes]
-        needs_memory = by_op([kind in _NEEDS_MEMORY for kind in kinds])[node]
         scatters = by_op([name in _SCATTERS_IN_PLACE for name in stems])
         new, changed = _allocated_and_changed(trace, is_view)
         touched = _last_touches(trace)
         is_returned = _returned(trace, touched, is_view, by_op([name == "exp" for name in stems]))
         kind = np.array(kinds, np.int64)[trace.op]
+        is_product = by_op([name in _WITH_OUT for name in stems])[node]
+        kind[_inlined_pads(by_op([name in _PADS for name in stems]), new, storage[is_product])] = OpKind.POINTWISE
+        needs_memory = np.isin(kind[node], _NEEDS_MEMORY)
         inlined = _inlined_concatenations(trace, kind, is_view, new, (node, storage), is_returned)
         kind[inlined] = OpKind.POINTWISE
         op_count = np.ones(len(kind), np.int64)
@@ -304,6 +307,17 @@ def _unread(trace: Trace, touched: Int64, kind: Int64, new: Csr) -> Flags:
         dies = (died[made] >= 0) & (code[died[made]] == code[born[made]])
         unread[made] = dies & (touched[made] == born[made])
     return unread
+
+
+def _inlined_pads(pads: Flags, new: Csr, multiplied: Int64) -> Int64:
+    """Return the paddings that are computed from what they pad like any other value, without that being written.
+
+    Not those of products (`multiplied` are the storages that products read): `pad_mm` makes them, and where they are
+    lowered what they pad is there already.
+    """
+    node = new.rows()
+    is_multiplied = np.isin(new.ids, multiplied)
+    return np.setdiff1d(np.flatnonzero(pads), node[is_multiplied])
 
 
 def _inlined_concatenations(

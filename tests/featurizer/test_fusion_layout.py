@@ -49,6 +49,19 @@ def test_an_image_whose_channels_lie_last_is_normalised_where_it_lies(op: str) -
     assert lifetimes.reuses[result] == (image if op == CONVOLUTION else NO_REUSE)
 
 
+@pytest.mark.parametrize(("reader", "is_written"), [(CONVOLUTION, False), (MM, True)])
+def test_what_is_padded_is_computed_in_the_padding(reader: str, is_written: bool) -> None:  # noqa: FBT001
+    """An image that a convolution pads is never written without its margin; what a product pads is there before."""
+    sketch = Sketch()
+    (product,) = sketch.node(MM, 8 * MIB)
+    (value,) = sketch.node(EXP, 8 * MIB, reads=[product], dies=[product])
+    (padded,) = sketch.node("aten.constant_pad_nd.default", 9 * MIB, reads=[value], dies=[value])
+    sketch.node(reader, 8 * MIB, role=OUTPUT, reads=[padded], dies=[padded])
+    lifetimes = fused(sketch)
+    assert is_inlined(lifetimes, value) is not is_written
+    assert not is_inlined(lifetimes, padded)
+
+
 def test_what_lives_within_a_kernel_counts_where_inductor_estimates() -> None:
     """A long expression is a value of its own, never written where the one kernel that makes it reads it alone.
 
