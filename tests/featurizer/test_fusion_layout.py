@@ -50,7 +50,7 @@ def test_an_image_whose_channels_lie_last_is_normalised_where_it_lies(op: str) -
 
 
 @pytest.mark.parametrize(("reader", "is_written"), [(CONVOLUTION, False), (MM, True)])
-def test_what_is_padded_is_computed_in_the_padding(reader: str, is_written: bool) -> None:  # noqa: FBT001
+def test_what_is_padded_is_computed_in_the_padding(reader: str, is_written: bool) -> None:
     """An image that a convolution pads is never written without its margin; what a product pads is there before."""
     sketch = Sketch()
     (product,) = sketch.node(MM, 8 * MIB)
