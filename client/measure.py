@@ -122,7 +122,7 @@ def in_turn() -> Iterator[None]:
     """Hold the turn to run on this card, among the processes of this machine that measure side by side.
 
     They still build, and take a first step, meanwhile, which takes the card for moments: hence medians. A turn within a
-    turn is the same one.
+    turn is the same one, in another thread of the process too: threads do not wait for each other.
     """
     # By its own name: processes that see one card each all call it 0.
     card = torch.cuda.get_device_properties().uuid if torch.cuda.is_available() else "cpu"
@@ -151,11 +151,14 @@ def trials_in_turn() -> Iterator[None]:
         with _turn_of_one_process():
             return by_itself(*args, **kwargs)
 
+    before = vars(benchmarker).get("benchmark_gpu")
     benchmarker.benchmark_gpu = benchmark_gpu  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del benchmarker.benchmark_gpu
+        vars(benchmarker).pop("benchmark_gpu")
+        if before is not None:
+            vars(benchmarker)["benchmark_gpu"] = before
 
 
 def clean() -> None:
@@ -188,8 +191,7 @@ class _Probe:
             self.first_s = self._timed(workload, 1)
             self._read_peaks("first")
             torch.cuda.reset_peak_memory_stats()
-            with _turn_of_one_process():
-                self.step_s = self._timed(workload, STEADY_STEPS) / STEADY_STEPS
+            self.step_s = self._timed_in_turn(workload, STEADY_STEPS) / STEADY_STEPS
             self._read_peaks("steady")
             self.measured["after_step_allocated_bytes"] = torch.cuda.memory_allocated()
             self._read_pinned()
@@ -198,8 +200,8 @@ class _Probe:
             if self.step_s < _SLOWEST_STEP_TO_REPEAT_S:
                 with _turn_of_one_process():
                     self.step_s = statistics.median(self._timed(workload, 1) for _ in range(_TIMED_STEPS))
-                    if bisect:
-                        self._read_required(workload)
+                if bisect:
+                    self._read_required(workload)
         finally:
             undo()
 
@@ -217,6 +219,10 @@ class _Probe:
         torch.cuda.synchronize()
         return time.perf_counter() - start
 
+    def _timed_in_turn(self, workload: Workload, steps: int) -> float:
+        with _turn_of_one_process():
+            return self._timed(workload, steps)
+
     def _read_peaks(self, name: str) -> None:
         self.measured[f"{name}_allocated_bytes"] = torch.cuda.max_memory_allocated()
         self.measured[f"{name}_reserved_bytes"] = torch.cuda.max_memory_reserved()
@@ -230,7 +236,7 @@ class _Probe:
 
     def _read_required(self, workload: Workload) -> None:
         found = smallest_limit_bytes(
-            lambda: self._timed(workload, STEADY_STEPS),
+            lambda: self._timed_in_turn(workload, STEADY_STEPS),
             fresh=lambda: forget_training(workload),
             low_bytes=max(self.measured["steady_allocated_bytes"], 1),
             high_bytes=max(self.measured["steady_reserved_bytes"], self.measured["first_reserved_bytes"]),

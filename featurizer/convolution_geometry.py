@@ -42,6 +42,7 @@ class Geometry:
     gives_image: bool = True  # the gradients that a backward is asked for
     gives_weight: bool = True
     image: tuple[int, ...] = ()  # rows and columns of what is read; empty where an attribute does not tell
+    dilation: int = 1  # the largest of its sides
 
     @property
     def channels_read(self) -> int:
@@ -75,18 +76,21 @@ class Geometry:
     def images_of_part(self, image_bytes: int, result_bytes: int, element_bytes: int) -> int:
         """Count the images of a batch where not all of what is read is theirs; 0 where it is, or nothing tells.
 
-        Without a stride a result is at most as large as its image, with the usual padding as large, and without any
-        smaller by what its kernel reaches over.
+        Without a stride a result is as large as its image, with the usual padding, or smaller by what its kernel
+        reaches over, without any. Other paddings are not told apart.
         """
         if not self.image or not element_bytes or self.is_strided or self.is_transposed:
             return 0
         one = self.channels_out * element_bytes
-        fewest_pixels = prod(max(1, size - reach + 1) for size, reach in zip(self.image, self.kernel, strict=False))
+        reaches = [(size - 1) * self.dilation for size in self.kernel]
+        fewest_pixels = prod(max(1, size - reach) for size, reach in zip(self.image, reaches, strict=False))
         images = self.images(image_bytes, element_bytes)
         is_all = images * self.channels_in * prod(self.image) * element_bytes == image_bytes
         if is_all and result_bytes >= images * one * fewest_pixels:
             return 0
-        return -(-result_bytes // (one * prod(self.image)))
+        most_pixels = prod(self.image)
+        is_unpadded = result_bytes % (one * most_pixels) > 0 and result_bytes % (one * fewest_pixels) == 0
+        return -(-result_bytes // (one * (fewest_pixels if is_unpadded else most_pixels)))
 
 
 @lru_cache(maxsize=4096)
@@ -107,8 +111,9 @@ def parse_geometry(attribute: str) -> Geometry | None:
             gives_image=pairs.get("gradients", "11")[:1] != "0",
             gives_weight=pairs.get("gradients", "11")[1:2] != "0",
             image=tuple(int(size) for size in pairs["image"].split("x")) if "image" in pairs else (),
+            dilation=max(int(size) for size in pairs.get("dilation", "1").split("x")),
         )
     except (KeyError, ValueError):
         return None
-    counts = (*geometry.kernel, *geometry.image, geometry.groups, channels_in, channels_out)
+    counts = (*geometry.kernel, *geometry.image, geometry.groups, geometry.dilation, channels_in, channels_out)
     return geometry if min(counts) > 0 and geometry.groups <= min(channels_in, channels_out) else None

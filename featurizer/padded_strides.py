@@ -23,15 +23,16 @@ from peakcast.featurizer.vocabulary import DTYPE_BYTES
 _ALIGNMENT_BYTES: Final = 128
 _LONGEST_DENSE_STRIDE: Final = 1024
 _VECTOR_BYTES: Final = 16  # what `pad_mm` aligns sizes to
-_PRODUCTS: Final = frozenset({"bmm", "baddbmm"})
+_PRODUCTS: Final = frozenset({"baddbmm", "bmm"})
 _REDUCED_BY_ROWS: Final = frozenset({"amax", "prepare_softmax_online"})
 # What reads them would copy a padded tensor, through all but reductions (`mark_nodes_dislike_padding` in graph.py).
-_NEED_DENSE: Final = frozenset({"_scaled_mm", "convolution", "convolution_backward"})
+_NEED_DENSE: Final = frozenset({"_scaled_mm", "_scaled_mm_v2", "convolution", "convolution_backward"})
 _STOP: Final = frozenset(
     {"amax", "amin", "any", "argmax", "argmin", "max", "mean", "min", "prod", "scatter_reduce", "sum", "var_mean"}
 )
-# Real graphs have a few kinds of attention; a hostile one could have as many as nodes.
+# Real graphs have a few kinds of attention, and of products; a hostile one could have as many as nodes.
 _MOST_REDUCTIONS: Final = 32
+_MOST_PRODUCTS: Final = 1024
 
 Matrices = tuple[int, int, int]  # how many, rows, columns
 
@@ -86,6 +87,7 @@ def _shapes(
 ) -> dict[int, Matrices]:
     """Return the sizes of batches of matrices by how many elements they have; none where they are not the same."""
     found: dict[int, set[Matrices]] = {}
+    seen: set[tuple[int, int, int, int]] = set()
     for node in products:
         inputs = trace.inputs.row(node).tolist()[-2:]
         if len(inputs) < 2:
@@ -94,6 +96,11 @@ def _shapes(
         vector = max(1, _VECTOR_BYTES // item_bytes)
         first, second = (int(trace.storages.bytes[storage]) // item_bytes for storage in inputs)
         result = int(trace.numel[node])
+        if (first, second, result, vector) in seen:
+            continue
+        seen.add((first, second, result, vector))
+        if len(seen) > _MOST_PRODUCTS:
+            return {}
         for columns, rows in reduced:
             for read, other, written in ((first, second, result), (result, second, first)):
                 shape = _solved(read, other, written, columns, rows, vector)
@@ -109,7 +116,7 @@ def _solved(read: int, other: int, written: int, columns: int, rows: int, vector
     With B matrices of m x k times k x n there are B m k, B k n and B m n elements; k or n is known, and B m.
     """
     for length in {columns, padded_size(columns, vector)}:
-        if not length or read % length:
+        if not read or not length or read % length:
             continue
         all_rows = read // length  # B m
         third, rest = divmod(written, all_rows)  # the size that the product does not share with the reduction
@@ -128,7 +135,8 @@ def _laid_out(trace: Trace, ops: Sequence[str], stems: Sequence[str]) -> Iterato
     is_library = np.array([op_kind(op) is OpKind.EXTERN for op in ops], np.bool_)[trace.op]
     needs_dense = np.array([name in _NEED_DENSE for name in stems], np.bool_)[trace.op].tolist()
     stops = np.array([name in _STOP for name in stems], np.bool_)[trace.op].tolist()
-    born, died = trace.storages.born.tolist(), trace.storages.died.tolist()
+    born = trace.storages.born.tolist()
+    leaves = _leaves(trace)
     parts = trace.compiled_parts().tolist()
     is_dense: set[int] = set()  # storages, as the graph at hand sees them
     for node in range(len(trace) - 1, -1, -1):
@@ -140,9 +148,19 @@ def _laid_out(trace: Trace, ops: Sequence[str], stems: Sequence[str]) -> Iterato
         if needs_dense[node] or (not stops[node] and not is_dense.isdisjoint(made)):
             is_dense.update(trace.inputs.row(node).tolist())
         for storage in made:
-            # What leaves the step has the strides that its user sees.
-            if born[storage] == node and not is_library[node] and died[storage] >= 0 and storage not in is_dense:
+            is_free = stops[node] or storage not in is_dense
+            if born[storage] == node and not is_library[node] and is_free and not leaves[storage]:
                 yield storage, node
+
+
+def _leaves(trace: Trace) -> list[bool]:
+    """Tell of each storage whether its user sees it: it outlives the step, or what is outside its region touches it."""
+    leaves = trace.storages.died < 0
+    made_in = np.where(trace.storages.born >= 0, trace.region[np.maximum(trace.storages.born, 0)], -1)
+    for touched in (trace.inputs, trace.outputs):
+        leaves[touched.ids[trace.region[touched.rows()] != made_in[touched.ids]]] = True
+    seen: list[bool] = leaves.tolist()
+    return seen
 
 
 def _padded_elements(shape: Matrices, alignment: int) -> int:

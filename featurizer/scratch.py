@@ -121,6 +121,7 @@ def _viewed(trace: Trace, sums: Int32) -> NDArray[np.int64]:
     """
     before = np.maximum(sums - 1, 0)
     is_view = (trace.inputs.sizes()[before] == 1) & (trace.outputs.sizes()[before] == 1) & (before < sums)
+    is_view &= trace.inputs.sizes()[sums] > 0
     viewed = np.flatnonzero(is_view)
     view, read = before[viewed], _first(trace.inputs, sums[viewed])
     is_view[viewed] = (_first(trace.inputs, view) == read) & (_first(trace.outputs, view) == read)

@@ -32,9 +32,10 @@ def left_to_cublas(trace: Trace, dtypes: Sequence[str], products: NDArray[np.boo
 
 
 def _flops(trace: Trace, node: int, item_bytes: int) -> int:
-    """Return twice B m n k of a product: its operands and its result have B m k, B k n and B m n elements.
+    """Return twice m n k of a product: its operands and its result have m k, k n and m n elements.
 
-    The square root of the three together is exact for one matrix, and smaller by the root of B for a batch.
+    Of a batch of B the square root of the three together is larger than B times that, by the root of B: a batch is
+    left to cuBLAS sooner than a matrix of as many operations. None of the four models has one.
     """
     elements = int(trace.numel[node])
     read = trace.inputs.row(node).tolist()

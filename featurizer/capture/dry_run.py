@@ -51,7 +51,7 @@ class DryRun:
         _post_grad(graph, is_inference=is_inference)
         # What the passes left without a reader, a view of a buffer that was written over say, is never lowered. An
         # interpreter would keep it, and what it is a view of, to the end.
-        graph.graph.eliminate_dead_code()
+        graph.graph.eliminate_dead_code(_has_effects)
         graph.recompile()
         return self._runner(graph, key, is_backward=is_backward)
 
@@ -102,6 +102,11 @@ class _LineInterpreter(fx.Interpreter):
         frames = [frame for frame in _STACK_FRAME.findall(n.stack_trace or "") if not frame[0].startswith(MACHINERY)]
         self._tape.region_line = f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
         return super().run_node(n)
+
+
+def _has_effects(node: fx.Node) -> bool:
+    """Tell whether a node counts without a reader: a user's Triton kernel, which writes what it is given, for one."""
+    return node.is_impure() or isinstance(node.target, torch._ops.HigherOrderOperator)
 
 
 def _prefers_channels_last(graph: fx.GraphModule, *, is_inference: bool) -> bool:

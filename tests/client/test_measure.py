@@ -128,3 +128,16 @@ def test_what_inductor_times_is_timed_in_turn(tmp_path: Path, monkeypatch: pytes
         assert benchmarker.benchmark_gpu(lambda: None, warmup=5) == 1.5
     assert seen == [True]
     assert "benchmark_gpu" not in vars(benchmarker)
+
+
+def test_turns_for_benchmarks_nest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inner one gives back what the outer one, or whoever came before, put in place."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(benchmarker, "benchmark_gpu", lambda: 2.5, raising=False)
+    own = benchmarker.benchmark_gpu
+    with trials_in_turn():
+        outer = benchmarker.benchmark_gpu
+        with trials_in_turn():
+            assert benchmarker.benchmark_gpu() == 2.5
+        assert benchmarker.benchmark_gpu is outer
+    assert benchmarker.benchmark_gpu is own

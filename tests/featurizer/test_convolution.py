@@ -384,3 +384,20 @@ def test_more_groups_than_channels_are_no_geometry() -> None:
     """A graph may say anything: what no convolution is has no scratch, and nothing is divided by."""
     assert parse_geometry("kernel=3x3,groups=4,channels=2x8,layout=nchw") is None
     assert parse_geometry(f"kernel=3x3,groups={10**30},channels=64x64,layout=nchw") is None
+
+
+@pytest.mark.parametrize(
+    ("dilation", "size", "result_size", "parts"),
+    [
+        (8, 56, 40, 1),  # its kernel reaches over 16 pixels
+        (1, 7, 5, 3),  # a third, without padding
+        (1, 14, 14, 3),  # a third, with the usual padding
+    ],
+)
+def test_without_padding_a_result_is_smaller_by_what_its_kernel_reaches_over(
+    dilation: int, size: int, result_size: int, parts: int
+) -> None:
+    """16 images of 64 channels in half precision under a kernel of 3 x 3, out of a storage of as many parts."""
+    geometry = dataclasses.replace(DENSE, is_copied=True, image=(size, size), dilation=dilation)
+    image, result = (16 * 64 * HALF * side * side for side in (size, result_size))
+    assert contiguous_bytes(geometry, [parts * image], [result], HALF) == image

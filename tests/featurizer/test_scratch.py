@@ -89,6 +89,18 @@ def test_what_is_summed_through_a_view_counts_as_the_view_has_it(viewed: int, sc
     assert added_bytes(scratched(sketch, trace), trace) == {1: scratch_bytes}
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_a_sum_of_nothing_takes_none(later: bool) -> None:
+    """A stranger's trace may have one, after what looks like a view."""
+    sketch = Sketch()
+    upstream = sketch.start(64 * MIB, INPUT)
+    sketch.node("aten.slice.Tensor", phase=BACKWARD, reads=[upstream], writes=[upstream])
+    sketch.node("aten.sum.dim_IntList", 4096 * 4, phase=BACKWARD, role=GRADIENT)
+    if later:
+        sketch.node("aten.exp.default", phase=BACKWARD, reads=[upstream], writes=[upstream])
+    assert extra_bytes(sketch) == []
+
+
 def test_so_does_one_that_is_cast_to_a_gradient() -> None:
     """Under autocast the sum is cast to the parameter's type afterwards."""
     sketch = bias_gradient(role=INPUT)

@@ -43,6 +43,24 @@ def test_a_small_product_takes_none() -> None:
     assert taken_bytes(product(512)) == 0
 
 
+def batch_of_products(batch: int) -> GraphSpec:
+    """Return a batch of products of 128 x 128 matrices in bfloat16."""
+    sketch = Sketch()
+    first, second = (sketch.start(2 * batch * 128 * 128, role) for role in (INPUT, PARAMETER))
+    sketch.node("aten.bmm.default", 2 * batch * 128 * 128, role=OUTPUT, reads=[first, second])
+    spec = sketch.spec("inductor:max-autotune")
+    trace = spec.traces["inductor:max-autotune"]
+    trace.region[:] = 0
+    trace.numel[:] = batch * 128 * 128
+    return replace(spec, dtypes=("bfloat16",))
+
+
+def test_a_batch_is_left_to_cublas_sooner() -> None:
+    """2 x 128 ** 3 are 4.2 MFLOP; what sizes tell of a batch grows by B ** 1.5, so that 60 are taken for 1.95 GFLOP."""
+    assert taken_bytes(batch_of_products(60)) == 0
+    assert taken_bytes(batch_of_products(62)) == WORKSPACE_BYTES
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from captured import Captured, held, sizes
+from torch import fx
+from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
 
+from peakcast.featurizer.capture import dry_run
 from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.vocabulary import BACKWARD, FORWARD, GRADIENT, SAVED
 
@@ -118,3 +122,14 @@ def test_compiled_backward_holds_all_gradients(captured: Captured) -> None:
     """A graph returns all its gradients at once: they die together, after the optimizer's last node."""
     trace = captured.trace("stack", "inductor")
     assert {died for _, _, died in held(trace, GRADIENT)} == {len(trace) - 1}
+
+
+def test_what_writes_counts_without_a_reader() -> None:
+    """A user's Triton kernel writes what it is given and returns nothing: it is no dead code, a view is."""
+    graph = fx.Graph()
+    given = graph.placeholder("given")
+    graph.call_function(torch.ops.aten.slice.Tensor, (given,))
+    kernel = graph.call_function(triton_kernel_wrapper_mutation, (), {"kwargs": {"out": given}})
+    graph.output(None)
+    graph.eliminate_dead_code(dry_run._has_effects)
+    assert [node for node in graph.nodes if node.op == "call_function"] == [kernel]
