@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+from unittest import mock
 
 import torch
 from filelock import FileLock  # torch's own requirement
@@ -151,14 +152,8 @@ def trials_in_turn() -> Iterator[None]:
         with _turn_of_one_process():
             return by_itself(*args, **kwargs)
 
-    before = vars(benchmarker).get("benchmark_gpu")
-    benchmarker.benchmark_gpu = benchmark_gpu  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(benchmarker, "benchmark_gpu", benchmark_gpu):
         yield
-    finally:
-        vars(benchmarker).pop("benchmark_gpu")
-        if before is not None:
-            vars(benchmarker)["benchmark_gpu"] = before
 
 
 def clean() -> None:

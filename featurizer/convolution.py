@@ -55,7 +55,7 @@ def contiguous_bytes(
     images = geometry.images_of_part(read_bytes[0], written_bytes[0] if written_bytes else 0, element_bytes)
     if not images:
         return all_bytes
-    return min(all_bytes, images * geometry.channels_in * prod(geometry.image) * element_bytes)
+    return min(all_bytes, images * geometry.image_bytes(element_bytes))
 
 
 def forward_scratch_bytes(

@@ -68,9 +68,13 @@ class Geometry:
         """Tell whether images lie in channels last; in compiled graphs (`is_laid_out`) those of two dimensions do."""
         return self.is_channels_last and (not is_laid_out or len(self.kernel) == _LAID_OUT_DIMENSIONS)
 
+    def image_bytes(self, element_bytes: int) -> int:
+        """Return the bytes of one image; 0 where the attribute does not tell its size."""
+        return self.channels_in * prod(self.image) * element_bytes if self.image else 0
+
     def images(self, image_bytes: int, element_bytes: int) -> int:
         """Count the images of a batch; 0 where the attribute does not tell their size."""
-        one = self.channels_in * prod(self.image) * element_bytes if self.image else 0
+        one = self.image_bytes(element_bytes)
         return image_bytes // one if one else 0
 
     def images_of_part(self, image_bytes: int, result_bytes: int, element_bytes: int) -> int:
@@ -85,7 +89,7 @@ class Geometry:
         reaches = [(size - 1) * self.dilation for size in self.kernel]
         fewest_pixels = prod(max(1, size - reach) for size, reach in zip(self.image, reaches, strict=False))
         images = self.images(image_bytes, element_bytes)
-        is_all = images * self.channels_in * prod(self.image) * element_bytes == image_bytes
+        is_all = images * self.image_bytes(element_bytes) == image_bytes
         if is_all and result_bytes >= images * one * fewest_pixels:
             return 0
         most_pixels = prod(self.image)

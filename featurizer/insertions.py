@@ -19,7 +19,7 @@ import numpy as np
 
 from peakcast.featurizer.convolution_geometry import Geometry, parse_geometry
 from peakcast.featurizer.fusion_lowering import SHARED_READS
-from peakcast.featurizer.op_kinds import OpKind, op_kind, stem
+from peakcast.featurizer.op_kinds import OpKind, compiled_nodes, op_kind, stem
 from peakcast.featurizer.trace import Csr, Int32, Int64, Storages, Trace
 from peakcast.featurizer.vocabulary import BACKWARD, DTYPE_BYTES, SAVED, TEMPORARY
 
@@ -72,16 +72,10 @@ def with_insertions(spec: GraphSpec, trace: Trace) -> tuple[GraphSpec, Trace, In
     return named, *_rebuilt(trace, named.ops, sums, copies)
 
 
-def _compiled(trace: Trace, stems: Sequence[str], names: frozenset[str]) -> list[int]:
-    is_named = np.array([name in names for name in stems], np.bool_)
-    nodes: list[int] = np.flatnonzero(is_named[trace.op] & (trace.region >= 0)).tolist()
-    return nodes
-
-
 def _biases(trace: Trace, stems: Sequence[str]) -> Iterator[_Insertion]:
     """Yield the sums of a convolution and its bias."""
     born, died = trace.storages.born, trace.storages.died
-    for node in _compiled(trace, stems, frozenset({_CONVOLUTION})):
+    for node in compiled_nodes(trace, stems, frozenset({_CONVOLUTION})):
         inputs, outputs = trace.inputs.row(node).tolist(), trace.outputs.row(node).tolist()
         if len(inputs) == _BIASED and len(outputs) == 1 and born[outputs[0]] == node != died[outputs[0]]:
             size_bytes = int(trace.storages.bytes[outputs[0]])
@@ -91,8 +85,10 @@ def _biases(trace: Trace, stems: Sequence[str]) -> Iterator[_Insertion]:
 
 def _copies(spec: GraphSpec, trace: Trace, stems: Sequence[str]) -> Iterator[_Insertion]:
     """Yield the copies of what library calls read through views that they cannot take."""
-    reads = _computed_reads(spec, trace, _compiled(trace, stems, _ATTENTION))
-    transposed = [node for node in _compiled(trace, stems, frozenset({_CONVOLUTION})) if _is_copied(spec, trace, node)]
+    reads = _computed_reads(spec, trace, compiled_nodes(trace, stems, _ATTENTION))
+    transposed = [
+        node for node in compiled_nodes(trace, stems, frozenset({_CONVOLUTION})) if _is_copied(spec, trace, node)
+    ]
     if not reads and not transposed:
         return
     images = [(node, int(trace.inputs.row(node)[0])) for node in transposed]
@@ -128,7 +124,7 @@ def _layouts(spec: GraphSpec, trace: Trace, stems: Sequence[str]) -> Iterator[_I
     """
     part_N = trace.compiled_parts()
     readers: dict[tuple[int, int], dict[int, None]] = {}
-    for node in _compiled(trace, stems, frozenset(_CONVOLVED)):
+    for node in compiled_nodes(trace, stems, frozenset(_CONVOLVED)):
         convolved = trace.inputs.row(node)[_CONVOLVED[stems[trace.op[node]]]].tolist()
         for storage, is_laid_out in zip(convolved, _laid_out(spec, trace, node), strict=False):
             if is_laid_out and trace.storages.born[storage] < 0:

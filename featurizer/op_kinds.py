@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 
+import numpy as np
+
+from peakcast.featurizer.trace import Trace
 from peakcast.featurizer.workspace import op_name
 
 
@@ -41,3 +45,10 @@ def op_kind(op: str) -> OpKind:
 def is_known(op: str) -> bool:
     """Tell whether the table holds the operator."""
     return stem(op) in _table()
+
+
+def compiled_nodes(trace: Trace, stems: Sequence[str], names: frozenset[str]) -> list[int]:
+    """Return the nodes of compiled regions by name; `stems` are the names of the operators in the document's table."""
+    is_named = np.array([name in names for name in stems], np.bool_)
+    nodes: list[int] = np.flatnonzero(is_named[trace.op] & (trace.region >= 0)).tolist()
+    return nodes

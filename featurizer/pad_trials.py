@@ -20,7 +20,7 @@ from peakcast.featurizer.workspace import op_name
 
 _PRODUCTS: Final = frozenset({"mm", "addmm"})
 _PAD: Final = "constant_pad_nd"
-_ALIGNED_BYTES: Final = 16
+ALIGNED_BYTES: Final = 16
 _ITEM_BYTES: Final = (2, 4)
 
 
@@ -31,13 +31,13 @@ def padded_size(size: int, step: int) -> int:
 
 def padding_trial(trace: Trace, ops: Sequence[str], dtypes: Sequence[str]) -> tuple[int, ...]:
     """Return the bytes of the matrices of the largest trial of a step; none where nothing is tried."""
-    trials = [_trial(trace, node, ops, dtypes) for node in _unlike_products(trace, ops)]
+    trials = [_trial(trace, node, ops, dtypes) for node in unlike_products(trace, ops, _PRODUCTS)]
     return max(trials, key=sum, default=())
 
 
-def _unlike_products(trace: Trace, ops: Sequence[str]) -> list[int]:
-    """Return compiled products, one for all that have the same sizes: a model repeats its layers'."""
-    is_product = np.array([op_name(op) in _PRODUCTS for op in ops], np.bool_)
+def unlike_products(trace: Trace, ops: Sequence[str], names: frozenset[str]) -> list[int]:
+    """Return compiled products by name, one for all that have the same sizes: a model repeats its layers'."""
+    is_product = np.array([op_name(op) in names for op in ops], np.bool_)
     nodes = np.flatnonzero(is_product[trace.op] & (trace.region >= 0)) if len(trace) else np.empty(0, np.int64)
     ends = trace.inputs.offsets[nodes + 1]
     nodes, ends = nodes[ends - trace.inputs.offsets[nodes] >= 2], ends[ends - trace.inputs.offsets[nodes] >= 2]
@@ -64,7 +64,7 @@ def _trial(trace: Trace, node: int, ops: Sequence[str], dtypes: Sequence[str]) -
     if shape is None:
         return ()
     rows, inner, columns = shape
-    step = _ALIGNED_BYTES // element
+    step = ALIGNED_BYTES // element
     up = [padded_size(size, step) for size in shape]
     if up == [rows, inner, columns]:
         return ()

@@ -15,15 +15,14 @@ from typing import Final
 
 import numpy as np
 
-from peakcast.featurizer.op_kinds import OpKind, op_kind, stem
-from peakcast.featurizer.pad_trials import padded_size
+from peakcast.featurizer.op_kinds import OpKind, compiled_nodes, op_kind, stem
+from peakcast.featurizer.pad_trials import ALIGNED_BYTES, padded_size, unlike_products
 from peakcast.featurizer.trace import Int64, Trace
 from peakcast.featurizer.vocabulary import DTYPE_BYTES
 
 _ALIGNMENT_BYTES: Final = 128
 _LONGEST_DENSE_STRIDE: Final = 1024
-_VECTOR_BYTES: Final = 16  # what `pad_mm` aligns sizes to
-_PRODUCTS: Final = frozenset({"baddbmm", "bmm"})
+_PRODUCTS: Final = frozenset({"baddbmm", "baddbmm_", "bmm"})
 _REDUCED_BY_ROWS: Final = frozenset({"amax", "prepare_softmax_online"})
 # What reads them would copy a padded tensor, through all but reductions (`mark_nodes_dislike_padding` in graph.py).
 _NEED_DENSE: Final = frozenset({"_scaled_mm", "_scaled_mm_v2", "convolution", "convolution_backward"})
@@ -39,10 +38,10 @@ Matrices = tuple[int, int, int]  # how many, rows, columns
 
 def with_padded_strides(trace: Trace, ops: Sequence[str], dtypes: Sequence[str]) -> Trace:
     """Return the trace with the bytes of what inductor lays out in padded strides, as far as sizes are known."""
-    stems = [stem(op) for op in ops]
-    products = _compiled(trace, stems, _PRODUCTS)
-    if not products:
+    products = unlike_products(trace, ops, _PRODUCTS)
+    if not 0 < len(products) <= _MOST_PRODUCTS:
         return trace
+    stems = [stem(op) for op in ops]
     numel = _numel(trace, dtypes)
     shapes = _shapes(trace, products, _rows(trace, stems, numel), dtypes)
     if not shapes:
@@ -56,12 +55,6 @@ def with_padded_strides(trace: Trace, ops: Sequence[str], dtypes: Sequence[str])
     return replace(trace, storages=replace(trace.storages, bytes=size_bytes))
 
 
-def _compiled(trace: Trace, stems: Sequence[str], names: frozenset[str]) -> list[int]:
-    is_named = np.array([name in names for name in stems], np.bool_)
-    nodes: list[int] = np.flatnonzero(is_named[trace.op] & (trace.region >= 0)).tolist()
-    return nodes
-
-
 def _numel(trace: Trace, dtypes: Sequence[str]) -> Int64:
     """Return the elements of each storage, of the type that its maker returns [S]; 0 where it was there before."""
     born = trace.storages.born.astype(np.int64)
@@ -72,7 +65,7 @@ def _numel(trace: Trace, dtypes: Sequence[str]) -> Int64:
 def _rows(trace: Trace, stems: Sequence[str], numel: Int64) -> set[tuple[int, int]]:
     """Return how long rows are that something is reduced along, and how many of them there are."""
     found: set[tuple[int, int]] = set()
-    for node in _compiled(trace, stems, _REDUCED_BY_ROWS):
+    for node in compiled_nodes(trace, stems, _REDUCED_BY_ROWS):
         rows = int(trace.numel[node])
         for storage in trace.inputs.row(node).tolist():
             if rows > 1 and numel[storage] > rows and numel[storage] % rows == 0:
@@ -87,20 +80,12 @@ def _shapes(
 ) -> dict[int, Matrices]:
     """Return the sizes of batches of matrices by how many elements they have; none where they are not the same."""
     found: dict[int, set[Matrices]] = {}
-    seen: set[tuple[int, int, int, int]] = set()
     for node in products:
-        inputs = trace.inputs.row(node).tolist()[-2:]
-        if len(inputs) < 2:
-            continue
-        item_bytes = DTYPE_BYTES.get(dtypes[trace.dtype[node]], _VECTOR_BYTES)
-        vector = max(1, _VECTOR_BYTES // item_bytes)
-        first, second = (int(trace.storages.bytes[storage]) // item_bytes for storage in inputs)
+        item_bytes = DTYPE_BYTES.get(dtypes[trace.dtype[node]], ALIGNED_BYTES)
+        vector = max(1, ALIGNED_BYTES // item_bytes)
+        factors = trace.inputs.row(node)[-2:].tolist()
+        first, second = (int(trace.storages.bytes[storage]) // item_bytes for storage in factors)
         result = int(trace.numel[node])
-        if (first, second, result, vector) in seen:
-            continue
-        seen.add((first, second, result, vector))
-        if len(seen) > _MOST_PRODUCTS:
-            return {}
         for columns, rows in reduced:
             for read, other, written in ((first, second, result), (result, second, first)):
                 shape = _solved(read, other, written, columns, rows, vector)

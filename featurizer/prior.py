@@ -166,17 +166,18 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
     generation = generation_of(device.name)
     lifetimes = with_scratch(lifetimes_of(trace, named.ops, named.attributes), trace, named, generation)
     is_fresh = run.step_of_interest != "resumed"
-    if parse_plan(plan).cuda_graphs:
-        products = product_nodes(trace, named.ops) if lifetimes.matmul is None else lifetimes.matmul
-        if parse_plan(plan).mode == "max-autotune":
-            products = left_to_cublas(trace, named.dtypes, products)
+    parsed = parse_plan(plan)
+    products = product_nodes(trace, named.ops) if lifetimes.matmul is None else lifetimes.matmul
+    if parsed.mode == "max-autotune":
+        products = left_to_cublas(trace, named.dtypes, products)
+    if parsed.cuda_graphs:
         kinds = workspace_kinds(trace, named.ops, generation, products)
         recorded = graphed(trace, lifetimes, kinds)
         lifetimes = recorded.lifetimes
         first, steady = step_events(trace, recorded.first, is_first=is_fresh), step_events(trace, lifetimes)
         private = recorded.pool_of(steady)
     else:
-        workspaces = workspaces_of(trace, named.ops, generation, lifetimes.matmul)
+        workspaces = workspaces_of(trace, named.ops, generation, products)
         first = step_events(trace, lifetimes, workspaces, is_first=is_fresh)
         steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()
         private = None

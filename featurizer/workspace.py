@@ -159,15 +159,15 @@ def op_mask(trace: Trace, ops: Sequence[str], names: AbstractSet[str]) -> NDArra
 
 
 def workspaces_of(
-    trace: Trace, ops: Sequence[str], generation: Generation, matmul: NDArray[np.bool_] | None = None
+    trace: Trace, ops: Sequence[str], generation: Generation, products: NDArray[np.bool_]
 ) -> list[Workspace]:
     """Return the workspaces of a step in the order they are taken: at most one of each kind for each of two threads.
 
-    Forward, loss and optimizer run in the thread of the training loop; backward runs in autograd's own. `matmul` [N]
-    marks the nodes that call cuBLAS where that differs from their names.
+    Forward, loss and optimizer run in the thread of the training loop; backward runs in autograd's own. `products` [N]
+    marks the nodes that call cuBLAS.
     """
     in_backward = trace.phase == BACKWARD
-    kinds = workspace_kinds(trace, ops, generation, matmul)
+    kinds = workspace_kinds(trace, ops, generation, products)
     found = [
         Workspace(int(nodes[0]), size_bytes)
         for in_thread in (~in_backward, in_backward)
@@ -178,17 +178,15 @@ def workspaces_of(
 
 
 def product_nodes(trace: Trace, ops: Sequence[str]) -> NDArray[np.bool_]:
-    """Return the nodes [N] that call cuBLAS."""
+    """Return the nodes [N] that call cuBLAS by their names."""
     return op_mask(trace, ops, CUBLAS_OPS)
 
 
 def workspace_kinds(
-    trace: Trace, ops: Sequence[str], generation: Generation, matmul: NDArray[np.bool_] | None = None
+    trace: Trace, ops: Sequence[str], generation: Generation, products: NDArray[np.bool_]
 ) -> list[tuple[NDArray[np.bool_], int]]:
     """Return for each kind of workspace the nodes [N] that need one, and its bytes."""
-    if matmul is None:
-        matmul = product_nodes(trace, ops)
     return [
-        (matmul, generation.cublas_workspace_bytes),
-        (matmul & op_mask(trace, ops, LT_OPS), LT_WORKSPACE_BYTES),
+        (products, generation.cublas_workspace_bytes),
+        (products & op_mask(trace, ops, LT_OPS), LT_WORKSPACE_BYTES),
     ]

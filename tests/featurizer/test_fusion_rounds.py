@@ -7,13 +7,23 @@ from fusing import ADD, EXP, MM, PERMUTE, SUM, VIEW, fused, is_inlined, span
 from handmade import MIB, Sketch
 
 from peakcast.featurizer import compiled
-from peakcast.featurizer.lifetimes import NO_REUSE
+from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes
 from peakcast.featurizer.vocabulary import INPUT, OUTPUT, PARAMETER
 
 RANDOM = "prims.inductor_random.default"
 FLOAT_BYTES = 4
 # 8 MiB of float32 are 4,096 rows of 512; 32 MiB are 16,384 rows of 512.
 ROWS_BYTES, MANY_ROWS_BYTES, COLUMNS_BYTES = 4096 * FLOAT_BYTES, 16384 * FLOAT_BYTES, 512 * FLOAT_BYTES
+
+
+def fused_by(sketch: Sketch, *, is_loaded: bool) -> Lifetimes:
+    """Return the lifetimes of a sketch by the rules in Python, or by their compiled twin."""
+    if is_loaded and not compiled.load():
+        pytest.skip("needs numba")
+    try:
+        return fused(sketch)
+    finally:
+        compiled.unload()
 
 
 def test_a_sum_along_rows_is_computed_with_what_it_reads() -> None:
@@ -53,12 +63,7 @@ def test_what_only_moves_elements_is_written_where_they_are_made(*, reads_anothe
     copied = [made, late] if reads_another else [made]
     (moved,) = sketch.node(ADD if reads_another else EXP, 8 * MIB, role=OUTPUT, reads=copied, dies=[made])
     sketch.node(MM, 8 * MIB, role=OUTPUT, reads=[late], dies=[late])
-    if is_loaded and not compiled.load():
-        pytest.skip("needs numba")
-    try:
-        lifetimes = fused(sketch)
-    finally:
-        compiled.unload()
+    lifetimes = fused_by(sketch, is_loaded=is_loaded)
     assert lifetimes.born[made] == 1
     assert lifetimes.born[moved] == (4 if reads_another else 1)
 
@@ -99,12 +104,7 @@ def test_what_reads_the_sums_of_rows_joins_them_and_writes_nothing_in_place(
     read = [value, columns if reads_columns else rows]
     (gradient,) = sketch.node(ADD, 32 * MIB, reads=read, dies=[value])
     sketch.node(MM, MIB, role=OUTPUT, reads=[gradient], dies=[gradient])
-    if is_loaded and not compiled.load():
-        pytest.skip("needs numba")
-    try:
-        lifetimes = fused(sketch)
-    finally:
-        compiled.unload()
+    lifetimes = fused_by(sketch, is_loaded=is_loaded)
     assert lifetimes.born[[rows, columns, gradient]].tolist() == ([1, 1, 3] if reads_columns else [1, 1, 1])
     assert lifetimes.reuses[gradient] == (value if reads_columns else NO_REUSE)
 

@@ -7,7 +7,7 @@ import pytest
 from handmade import MIB, Sketch
 
 from peakcast.featurizer.vocabulary import BACKWARD, CPU, FORWARD, LOSS, OPTIMIZER
-from peakcast.featurizer.workspace import Workspace, generation_of, op_mask, op_name, workspaces_of
+from peakcast.featurizer.workspace import Workspace, generation_of, op_mask, op_name, product_nodes, workspaces_of
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,9 @@ HOPPER = generation_of("NVIDIA H200")
 
 def nodes_of(sketch: Sketch) -> list[tuple[int, int]]:
     """Return (node, MiB) of the workspaces of a sketch on an H200."""
-    return [(w.node, w.bytes // MIB) for w in workspaces_of(sketch.trace(), sketch.ops, HOPPER)]
+    trace = sketch.trace()
+    products = product_nodes(trace, sketch.ops)
+    return [(w.node, w.bytes // MIB) for w in workspaces_of(trace, sketch.ops, HOPPER, products)]
 
 
 def test_one_workspace_for_each_thread_at_its_first_product() -> None:
