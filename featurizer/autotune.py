@@ -20,7 +20,7 @@ from peakcast.featurizer.lifetimes import NEVER, NO_REUSE, Lifetimes, StepEvents
 from peakcast.featurizer.op_kinds import OpKind, op_kind
 from peakcast.featurizer.pad_trials import padding_trial
 from peakcast.featurizer.trace import Int64, Trace
-from peakcast.featurizer.vocabulary import BACKWARD, TEMPORARY
+from peakcast.featurizer.vocabulary import BACKWARD, KERNEL, TEMPORARY
 
 if TYPE_CHECKING:
     from peakcast.featurizer.spec import GraphSpec
@@ -44,6 +44,17 @@ def with_autotuning(
     return _with_trial(tuned, trace, matrices) if matrices else tuned
 
 
+def with_autotuning_again(
+    step: StepEvents, trace: Trace, spec: GraphSpec, lifetimes: Lifetimes, changed: int
+) -> StepEvents:
+    """Return a step in which the compiler runs a second time, on a graph that differs from the node `changed` on.
+
+    What it tried before it remembers: how products are padded, and the kernels before that node, whose code is the
+    same. Later kernels are counted on from another number, so that their code, which names them, is new.
+    """
+    return _with_kernels_timed(step, trace, spec.ops, lifetimes, since=changed)
+
+
 def _with_trial(step: StepEvents, trace: Trace, matrices: tuple[int, ...]) -> StepEvents:
     """Put the trial of a padded product before the step; the workspace it takes stays."""
     workspace = np.array([one for one in step.workspaces if trace.phase[step.node[one]] != BACKWARD], np.int64)
@@ -58,7 +69,9 @@ def _with_trial(step: StepEvents, trace: Trace, matrices: tuple[int, ...]) -> St
     )
 
 
-def _with_kernels_timed(step: StepEvents, trace: Trace, ops: Sequence[str], lifetimes: Lifetimes) -> StepEvents:
+def _with_kernels_timed(
+    step: StepEvents, trace: Trace, ops: Sequence[str], lifetimes: Lifetimes, *, since: int = 0
+) -> StepEvents:
     """Return a step with the benchmark's buffer at the launch of each compiled part where it takes most.
 
     One launch of a part stands for all of them: the buffer goes before the kernel runs, and its block serves the next.
@@ -66,7 +79,8 @@ def _with_kernels_timed(step: StepEvents, trace: Trace, ops: Sequence[str], life
     is_kernel_N, segment_N = _kernels(trace, ops, lifetimes)
     events = step.events
     at = step.event_node
-    candidate_E = (events >= 0) & is_kernel_N[at]
+    is_timed_N = is_kernel_N & (lifetimes.in_time(np.arange(len(trace))) >= since)
+    candidate_E = (events >= 0) & is_timed_N[at]
     if not candidate_E.any():
         return step
     live_E = step.bytes[step.start].sum() + np.cumsum(np.where(events >= 0, step.bytes[events], -step.bytes[~events]))
@@ -87,6 +101,9 @@ def _with_kernels_timed(step: StepEvents, trace: Trace, ops: Sequence[str], life
 
 def _kernels(trace: Trace, ops: Sequence[str], lifetimes: Lifetimes) -> tuple[NDArray[np.bool_], Int64]:
     """Mark the places [N] where a generated kernel runs, and tell which compiled part each place belongs to."""
+    if trace.replayed:
+        is_kernel = np.array([op == KERNEL for op in ops], np.bool_)[trace.op]
+        return lifetimes.in_time(is_kernel), lifetimes.in_time(np.where(trace.phase == BACKWARD, 1, 0))
     kinds = np.array([op_kind(op) for op in ops], np.int64)[trace.op]
     # Backward, sums are over the batch, as for a bias: those kernels have several configurations, like pointwise ones.
     over_rows = (kinds == OpKind.REDUCTION) & (trace.phase != BACKWARD)

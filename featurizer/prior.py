@@ -10,7 +10,7 @@ import numpy as np
 
 from peakcast.featurizer.accumulate import accumulated_in_place
 from peakcast.featurizer.allocator_config import AllocatorConfig
-from peakcast.featurizer.autotune import with_autotuning
+from peakcast.featurizer.autotune import with_autotuning, with_autotuning_again
 from peakcast.featurizer.communicators import communicator_bytes, communicators_of
 from peakcast.featurizer.cuda_graphs import graphed
 from peakcast.featurizer.lifetimes import Lifetimes, StepEvents, observed_lifetimes, step_events
@@ -181,14 +181,19 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
         first = step_events(trace, lifetimes, workspaces, is_first=is_fresh)
         steady = step_events(trace, lifetimes, workspaces).with_workspaces_taken()
         private = None
-    tuned = None
-    if (trace.region >= 0).any():
+    tuned = tuned_again = None
+    if trace.replayed or (trace.region >= 0).any():
         tuned = with_autotuning(first, trace, named, lifetimes, recorded=private is not None)
-    steps = Steps(first, steady, config, private, tuned)
+        if observed.compiled_again >= 0 and private is None:
+            changed = observed.compiled_again if origin is None else int(np.searchsorted(origin, observed.compiled_again))
+            tuned_again = with_autotuning_again(steady, trace, named, lifetimes, changed)
+    steps = Steps(first, steady, config, private, tuned, tuned_again)
     replaced = with_replaced_buckets(first, steady, trace, named.ops, lifetimes.time)
     peaks = steps.peaks
     if run.step_of_interest == "steady":
-        peak = locate(steady, lifetimes, peaks.steady_tensor, peaks.steady_allocated_bytes)
+        # The second step's peak is its own where a trial set it.
+        highest = tuned_again if tuned_again is not None and peaks.steady_tensor >= len(steady.bytes) else steady
+        peak = locate(highest, lifetimes, peaks.steady_tensor, peaks.steady_allocated_bytes)
     else:
         peak = locate(tuned or first, lifetimes, peaks.first_tensor, peaks.first_allocated_bytes)
     if origin is not None:

@@ -16,7 +16,7 @@ from peakcast.featurizer.trace import Csr, Storages, Trace
 from peakcast.featurizer.validation import check_length, check_limit
 
 _NODE_KEYS = ("phase", "op", "rank", "numel", "dtype", "device", "inputs", "outputs", "storages")
-_NODE_OPTIONAL = ("line", "region", "attribute", "branches", "numel_poly", "replayed")
+_NODE_OPTIONAL = ("line", "region", "attribute", "branches", "numel_poly", "replayed", "compiled_again")
 _STORAGE_KEYS = ("bytes", "device", "role", "born", "died")
 
 
@@ -45,6 +45,7 @@ def read_trace(value: object, path: str, limits: Limits, depth: int = 0) -> Trac
         branches=_branches(row["branches"], f"{path}.branches", limits, depth) if "branches" in row else (),
         numel_poly=_polynomials(row["numel_poly"], f"{path}.numel_poly", most) if "numel_poly" in row else (),
         replayed=_boolean(row.get("replayed", False), f"{path}.replayed"),
+        compiled_again=_integer(row.get("compiled_again", -1), f"{path}.compiled_again"),
     )
 
 

@@ -63,9 +63,10 @@ class GraphSpec:
         checker = TraceChecker(limits, tables, self.symbols)
         for plan, trace in self.traces.items():
             checker.check(trace, f"$.traces.{plan}")
-            if trace.replayed and not parse_plan(plan).compiled:
-                problem = f"is true of plan {plan}, which no compiler runs; allowed: compiled plans"
-                raise SpecError("inconsistent", f"$.traces.{plan}.replayed", problem)
+            for name, told in (("replayed", trace.replayed), ("compiled_again", trace.compiled_again >= 0)):
+                if told and not parse_plan(plan).compiled:
+                    problem = f"is true of plan {plan}, which no compiler runs; allowed: compiled plans"
+                    raise SpecError("inconsistent", f"$.traces.{plan}.{name}", problem)
 
     @classmethod
     def from_json(cls, document: bytes | str | dict[str, Any], limits: Limits = DEFAULT_LIMITS) -> Self:

@@ -52,7 +52,8 @@ class Steps:
     `private` marks the tensors [T] of a pool that shares no block with the others and gives none back; what is reserved
     is then the sum of two allocators. `tuned` is the first step where a compiler tries its kernels first: it sets the
     first step's peaks and what stays reserved after it, but `required` does without, as in a process with warm caches;
-    a private pool gives nothing back, so that what tuning took in one is required.
+    a private pool gives nothing back, so that what tuning took in one is required. `tuned_again` is the second step,
+    of the steady ones as measured, where it compiles once more.
     """
 
     first: StepEvents
@@ -60,6 +61,7 @@ class Steps:
     config: AllocatorConfig
     private: NDArray[np.bool_] | None = None
     tuned: StepEvents | None = None
+    tuned_again: StepEvents | None = None
     tolerance: float = REQUIRED_TOLERANCE
 
     @cached_property
@@ -68,7 +70,7 @@ class Steps:
         if self.tuned is not None or self._pools is not None:
             peaks = Steps(self._cold, self.steady, self.config, tolerance=_ANY).peaks
             if self._pools is None:
-                return peaks
+                return peaks if self.tuned_again is None else self._at_least_tuned_again(peaks, self.tuned_again)
             inside, outside = (pool.peaks for pool in self._pools)
             return replace(
                 peaks,
@@ -92,7 +94,7 @@ class Steps:
             inside, outside = self._pools
             return inside.peaks.reserved_bytes + outside.required_bytes
         if self.tuned is not None:
-            return replace(self, tuned=None).required_bytes
+            return replace(self, tuned=None, tuned_again=None).required_bytes
         if self._compiled is not None:
             return self._compiled[1]
         peaks = self.peaks
@@ -104,6 +106,12 @@ class Steps:
             high_bytes=self._after_steady[0].unfelt_limit_bytes,
             granularity_bytes=max(tolerance_bytes // GRANULARITY_BYTES, 1) * GRANULARITY_BYTES,
         )
+
+    def _at_least_tuned_again(self, peaks: Peaks, second: StepEvents) -> Peaks:
+        again = Steps(self._cold, second, self.config, tolerance=_ANY).peaks
+        if again.steady_allocated_bytes <= peaks.steady_allocated_bytes:
+            return peaks
+        return replace(again, steady_reserved_bytes=max(again.steady_reserved_bytes, peaks.steady_reserved_bytes))
 
     @property
     def _cold(self) -> StepEvents:

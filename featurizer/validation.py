@@ -66,6 +66,7 @@ class TraceChecker:
         check_range(trace.attribute, -1, self.tables.attributes - 1, f"{path}.attribute", n)
         # A region without a node would be a graph of nothing, so there are at most as many as nodes.
         check_range(trace.region, -1, n - 1, f"{path}.region", n)
+        check_range(np.array([trace.compiled_again], np.int64), -1, n - 1, f"{path}.compiled_again", 1)
         if trace.replayed and (trace.region != -1).any():
             problem = "is true of a trace with compiled regions; allowed: one whose nodes are kernels, region all -1"
             raise SpecError("inconsistent", f"{path}.replayed", problem)

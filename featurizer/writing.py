@@ -60,6 +60,8 @@ def _trace_document(trace: Trace, *, anonymous: bool) -> dict[str, Any]:
         document["storages"]["bytes_poly"] = storages.bytes_poly
     if trace.replayed:
         document["replayed"] = True
+    if trace.compiled_again >= 0:
+        document["compiled_again"] = trace.compiled_again
     if trace.branches:
         document["branches"] = [
             [int(node), [_trace_document(branch, anonymous=anonymous) for branch in branches]]

@@ -71,7 +71,15 @@ def build_trace(recording: Recording, tables: Tables, *, stands_for_gpu: str = "
             if node.branches
         ),
         replayed=replayed,
+        compiled_again=_first_changed(recording) if recording.compiled_again else -1,
     )
+
+
+def _first_changed(recording: Recording) -> int:
+    """Return the first compiled node that reads what an earlier step made and kept; the first node if none does."""
+    kept = {index for index, storage in enumerate(recording.storages) if storage.role is None and storage.born < 0}
+    reads = (at for at, node in enumerate(recording.nodes) if node.region != OUTSIDE and kept & set(node.inputs))
+    return next(reads, 0)
 
 
 def _placement(device: str, stands_for_gpu: str) -> int:

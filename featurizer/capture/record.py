@@ -8,7 +8,7 @@ import gc
 import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -161,6 +161,7 @@ def _record_step(
         with _no_collections():
             workload.run(autocast=autocast)  # the first step: compiles, creates optimizer state
         recordings = []
+        compiled_again = False
         for as_kernels in backend.ways:
             backend.as_kernels = as_kernels
             for _ in range(_MOST_RECORDINGS):
@@ -175,8 +176,9 @@ def _record_step(
                     workload.run(autocast=autocast)
                 if _compiled_graphs() == known:
                     break  # else it was compiled once more, and the tape holds the tracing too
+                compiled_again = parse_plan(plan).compiled
             _mark_gradients(tape, workload)
-            recordings.append(tape.stop())
+            recordings.append(replace(tape.stop(), compiled_again=compiled_again))
         return recordings
 
 

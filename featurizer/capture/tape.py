@@ -87,6 +87,7 @@ class Recording:
 
     nodes: list[TapeNode] = field(default_factory=list)
     storages: list[TapeStorage] = field(default_factory=list)
+    compiled_again: bool = False  # the second step compiled too, and this is a later one
 
 
 class Tape(TorchDispatchMode):

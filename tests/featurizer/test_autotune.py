@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fusing import EXP, MM, SUM
 from handmade import MIB, Sketch
 
 from peakcast.featurizer.allocator_config import AllocatorConfig
-from peakcast.featurizer.autotune import L2_CACHE_BYTES, with_autotuning
+from peakcast.featurizer.autotune import L2_CACHE_BYTES, with_autotuning, with_autotuning_again
 from peakcast.featurizer.lifetimes import observed_lifetimes, step_events
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.steps import Steps
-from peakcast.featurizer.vocabulary import INPUT, PARAMETER
+from peakcast.featurizer.vocabulary import INPUT, KERNEL, PARAMETER
 from peakcast.featurizer.workspace import Workspace
 
 
-def steps_of(sketch: Sketch, region: list[int]) -> Steps:
-    """Return the steps of a sketch, tuned in the first."""
+def steps_of(sketch: Sketch, region: list[int], changed: int | None = None) -> Steps:
+    """Return the steps of a sketch, tuned in the first, and from the node `changed` on in the second too."""
     trace = sketch.trace()
     trace.region[:] = region
     lifetimes = observed_lifetimes(trace)
     first, steady = step_events(trace, lifetimes, is_first=True), step_events(trace, lifetimes)
     spec = GraphSpec(ops=tuple(sketch.ops), dtypes=("float32",), lines=("step.py:1",), traces={"inductor": trace})
     tuned = with_autotuning(first, trace, spec, lifetimes)
-    return Steps(first, steady, AllocatorConfig(), tuned=tuned)
+    again = None if changed is None else with_autotuning_again(steady, trace, spec, lifetimes, changed)
+    return Steps(first, steady, AllocatorConfig(), tuned=tuned, tuned_again=again)
 
 
 def kernels(first_op: str, second_op: str) -> Sketch:
@@ -63,6 +66,31 @@ def test_library_kernels_and_sums_over_rows_are_not_tuned() -> None:
 def test_eager_kernels_are_not_tuned() -> None:
     """Only what is compiled is."""
     assert steps_of(kernels(EXP, EXP), [-1, -1, -1]).peaks.first_allocated_bytes == 180 * MIB
+
+
+@pytest.mark.parametrize(("changed", "allocated"), [(0, 180 * MIB + L2_CACHE_BYTES), (1, 180 * MIB + L2_CACHE_BYTES)])
+def test_a_second_compile_tunes_what_is_new(changed: int, allocated: int) -> None:
+    """As the second kernel is launched its input, 100, and result lie beside the 40: so much as at the first one's."""
+    steps = steps_of(kernels(EXP, EXP), [0, 0, 0], changed)
+    assert steps.peaks.steady_allocated_bytes == allocated
+    assert steps.required_bytes == pytest.approx(180 * MIB, abs=4 * MIB)
+
+
+def test_a_second_compile_of_library_calls_tunes_nothing() -> None:
+    """From the product on there is no kernel of the compiler's own: as in any steady step."""
+    assert steps_of(kernels(EXP, EXP), [0, 0, 0], changed=2).peaks.steady_allocated_bytes == 180 * MIB
+
+
+def test_kernels_of_a_replayed_step_are_tuned_too() -> None:
+    """They are nodes by themselves, in no region; the product is a library's."""
+    sketch = kernels(KERNEL, KERNEL)
+    trace = replace(sketch.trace(), replayed=True)
+    lifetimes = observed_lifetimes(trace)
+    first = step_events(trace, lifetimes, is_first=True)
+    spec = GraphSpec(ops=tuple(sketch.ops), dtypes=("float32",), lines=("step.py:1",), traces={"inductor": trace})
+    tuned = with_autotuning(first, trace, spec, lifetimes)
+    peaks = Steps(first, first, AllocatorConfig(), tuned=tuned).peaks
+    assert peaks.first_allocated_bytes == 180 * MIB + L2_CACHE_BYTES
 
 
 def test_a_product_of_an_odd_size_is_tried_before_the_step() -> None:

@@ -28,6 +28,7 @@ PLANS = {
     "stack": ["eager", "inductor", "inductor:budget=0", "hybrid", "eager:checkpoint"],
     "broken_stack": ["inductor"],
     "settling": ["inductor"],
+    "keeping": ["eager", "inductor"],
     "pasted": ["inductor"],
     "watchful": ["eager", "hybrid"],
     "only_step": ["inductor"],

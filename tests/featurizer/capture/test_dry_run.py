@@ -48,6 +48,15 @@ def test_a_step_that_is_compiled_once_more_is_not_the_one_recorded(captured: Cap
     assert (trace.region[trace.phase == FORWARD] >= 0).all()
 
 
+def test_a_second_compile_is_noted_with_the_first_node_that_differs(captured: Captured) -> None:
+    """What the first call kept is added within the second product; a program that is all new counts from its start."""
+    trace, ops = captured.trace("keeping", "inductor"), captured.ops("keeping", "inductor")
+    assert ops[: trace.compiled_again + 1] == [f"aten.{op}.default" for op in ("tanh", "permute", "mm", "addmm")]
+    assert captured.trace("keeping", "eager").compiled_again == -1
+    assert captured.trace("settling", "inductor").compiled_again == 0
+    assert captured.trace("stack", "inductor").compiled_again == -1
+
+
 @pytest.mark.parametrize("plan", ["eager", "hybrid"])
 def test_what_runs_eagerly_does_not_look_traced(captured: Captured, plan: str) -> None:
     """Code that asks for fake tensors takes the way of a real run: no exponential before the first block."""

@@ -460,6 +460,26 @@ def settling() -> Workload:
     return _trained(Settling())
 
 
+class Keeping(Stack):
+    """Keeps a product of its own weights from the first call on, as attention keeps its biases for inference."""
+
+    def __init__(self) -> None:
+        super().__init__(broken=False)
+        self.kept: dict[str, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add it after the first block's work, from the second call on without computing it."""
+        y = torch.tanh(x)
+        if "bias" not in self.kept:
+            self.kept["bias"] = torch.arange(64.0, device=x.device) * 2
+        return super().forward(y @ y.T @ x + self.kept["bias"])
+
+
+def keeping() -> Workload:
+    """Infer with what the first call made."""
+    return Workload(model=Keeping().eval(), inputs=torch.randn(16, 64))
+
+
 class Watchful(Stack):
     """Does more work on fake tensors, as transformers' mask does, between its blocks."""
 

@@ -169,6 +169,10 @@ def test_a_mark_that_cannot_be_is_refused(replays: Replays) -> None:
     with pytest.raises(SpecError, match=r"traces\.eager\.replayed: is true of plan eager"):
         GraphSpec.from_json(document)
     document = replays.spec("two_layers").to_dict()
+    document["traces"]["eager"]["compiled_again"] = 0
+    with pytest.raises(SpecError, match=r"traces\.eager\.compiled_again: is true of plan eager"):
+        GraphSpec.from_json(document)
+    document = replays.spec("two_layers").to_dict()
     count = len(document["traces"]["inductor"]["op"])
     document["traces"]["inductor"]["region"] = [0] * count
     with pytest.raises(SpecError, match=r"traces\.inductor\.replayed: is true of a trace with compiled regions"):
