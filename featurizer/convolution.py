@@ -211,10 +211,11 @@ def _padded(geometry: Geometry, sizes: Sizes, element_bytes: int, *, lies_last: 
 def _padded_channels(geometry: Geometry, count: int, element_bytes: int, *, lies_last: bool) -> int:
     """Return how many channels, of a group where there are groups, so many are computed with."""
     if geometry.groups > 1:
-        if lies_last and count < _GROUP_CHANNELS:
-            return count
         is_multiple = element_bytes > _HALF_BYTES and geometry.groups < _MANY_GROUPS and not lies_last
-        unit = _GROUP_CHANNELS if is_multiple else max(1 << (count - 1).bit_length(), _GROUP_CHANNELS)
+        if lies_last and count < _GROUP_CHANNELS:
+            unit = 1 if element_bytes <= _HALF_BYTES else _VECTOR_BYTES // element_bytes
+        else:
+            unit = _GROUP_CHANNELS if is_multiple else max(1 << (count - 1).bit_length(), _GROUP_CHANNELS)
     elif element_bytes > _HALF_BYTES and count < _IMAGE_CHANNELS and max(geometry.kernel) <= _LARGE_KERNEL:
         unit = count if not geometry.is_transposed else _IMAGE_CHANNELS
     else:

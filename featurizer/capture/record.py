@@ -19,6 +19,7 @@ from peakcast.featurizer.capture.autocast import cuda_autocast
 from peakcast.featurizer.capture.build_trace import Tables, build_trace
 from peakcast.featurizer.capture.dry_run import DryRun
 from peakcast.featurizer.capture.fake_step import not_looking_like_tracing, whole_steps_on_fake_tensors
+from peakcast.featurizer.capture.kept import kept_tensors_taken_back
 from peakcast.featurizer.capture.limits import one_message
 from peakcast.featurizer.capture.own_compiles import OwnCompiles
 from peakcast.featurizer.capture.plain_linear import bias_added_in_place
@@ -146,6 +147,7 @@ def _record_step(
     autocast = functools.partial(cuda_autocast, device_type=device.type)
     torch._dynamo.reset()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(kept_tensors_taken_back(workload.model))
         if workload.model is not None:
             stack.callback(install(workload.model, plan, backend=backend))
             if parse_plan(plan).compiler == "hybrid":

@@ -194,6 +194,15 @@ def test_groups_are_padded(groups: int, element_bytes: int, computed: int) -> No
     assert forward_bytes(grouped, 24 * MIB, MIB, 48 * MIB, element_bytes) == image + weight + result
 
 
+def test_small_groups_in_channels_last_make_whole_vectors() -> None:
+    """32 groups of 2 channels are computed as 4 in float32, 16 bytes; groups of 4 are read as they lie."""
+    small = dataclasses.replace(DENSE, groups=32, channels_in=64, channels_out=64, is_channels_last=True)
+    taken = forward_scratch_bytes(small, [49 * MIB, MIB], [12 * MIB], FLOAT, is_laid_out=True)
+    assert taken == 2 * 49 * MIB + 4 * MIB + 2 * 12 * MIB
+    even = dataclasses.replace(small, channels_in=128, channels_out=128)
+    assert forward_scratch_bytes(even, [49 * MIB, MIB], [12 * MIB], FLOAT, is_laid_out=True) == 0
+
+
 def test_a_stem_in_half_precision_reads_eight_channels() -> None:
     """96 images of 3 x 224 x 224 are 27.5625 MiB, and 73.5 with 8 channels; the result has 64 x 112 x 112: 147 MiB."""
     image, weight, result = 96 * 3 * 224 * 224 * HALF, 64 * 3 * 49 * HALF, 96 * 64 * 112 * 112 * HALF
