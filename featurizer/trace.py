@@ -91,7 +91,7 @@ class Trace:
     # [N] index into GraphSpec.attributes; -1 none. Left out: none has any.
     attribute: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     replayed: bool = False
-    compiled_again: int = -1  # the first node that differs from the first step's, where the second compiles; -1: does not
+    compiled_again: int = -1  # the first node of what the second step compiles anew; -1: nothing
 
     def __post_init__(self) -> None:
         if not len(self.attribute) and len(self.phase):

@@ -357,13 +357,17 @@ def measured_bytes(record: Record) -> list[float]:
     """Return the Q labels of a record, NaN where there is none.
 
     A warm compile cache leaves out what compiling takes: cold and warm first steps never mix, and the cold ones count.
+    So does a replay, which compiles nothing on a card: it tells what a steady step allocates, and not what the blocks
+    that a first one took come to.
     """
     warm = record.get("cache") == "warm" and not record["plan"].startswith("eager")
+    replayed = origin_of(record) == REPLAYED
     labels = []
     for quantity in QUANTITIES:
         value = record["measured"].get(f"{quantity}_bytes")
         # Nothing takes no memory: a zero is no label, and would rule every ratio.
         known = value is not None and value > 0 and not (warm and quantity.startswith("first"))
+        known = known and (quantity == "steady_allocated" or not replayed)
         labels.append(float(value) if known else float("nan"))
     return labels
 

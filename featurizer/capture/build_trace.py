@@ -76,10 +76,13 @@ def build_trace(recording: Recording, tables: Tables, *, stands_for_gpu: str = "
 
 
 def _first_changed(recording: Recording) -> int:
-    """Return the first compiled node that reads what an earlier step made and kept; the first node if none does."""
+    """Return the first compiled node that reads what an earlier step made and kept; -1 if none does.
+
+    What is compiled again without that is most often the same graph, whose kernels are remembered.
+    """
     kept = {index for index, storage in enumerate(recording.storages) if storage.role is None and storage.born < 0}
     reads = (at for at, node in enumerate(recording.nodes) if node.region != OUTSIDE and kept & set(node.inputs))
-    return next(reads, 0)
+    return next(reads, -1)
 
 
 def _placement(device: str, stands_for_gpu: str) -> int:

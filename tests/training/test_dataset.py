@@ -176,6 +176,14 @@ def test_warm_compiles_are_no_label_of_the_first_step() -> None:
     assert measured_bytes(make_record(spec, "a", plan="eager", cache="warm"))[first] == 3 * MIB
 
 
+def test_a_replay_is_a_label_of_what_a_steady_step_allocates() -> None:
+    """It knows nothing of what a first call takes on a card, and what that leaves reserved; a measurement does."""
+    spec = make_spec(MIB)
+    told = np.isfinite(measured_bytes(make_record(spec, "a", plan="inductor", source="replayed")))
+    assert [name for name, known in zip(QUANTITIES, told, strict=True) if known] == ["steady_allocated"]
+    assert np.isfinite(measured_bytes(make_record(spec, "a", plan="inductor"))).sum() > 1
+
+
 @pytest.mark.parametrize(
     ("changed", "usable"),
     [
