@@ -185,7 +185,8 @@ def simulate(spec: GraphSpec, plan: str, run: RunSpec, device: DeviceSpec) -> Pr
     if trace.replayed or (trace.region >= 0).any():
         tuned = with_autotuning(first, trace, named, lifetimes, recorded=private is not None)
         if observed.compiled_again >= 0 and private is None:
-            changed = observed.compiled_again if origin is None else int(np.searchsorted(origin, observed.compiled_again))
+            changed = observed.compiled_again
+            changed = changed if origin is None else int(np.searchsorted(origin, changed))
             tuned_again = with_autotuning_again(steady, trace, named, lifetimes, changed)
     steps = Steps(first, steady, config, private, tuned, tuned_again)
     replaced = with_replaced_buckets(first, steady, trace, named.ops, lifetimes.time)

@@ -1,4 +1,4 @@
-"""What a model's first call keeps in its modules' attributes, taken back so that each plan meets the model as it was."""
+"""What a model's first call keeps in its attributes, taken back so that each plan meets the model as it was."""
 
 from __future__ import annotations
 

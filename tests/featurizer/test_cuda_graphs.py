@@ -8,8 +8,9 @@ from fusing import EXP, MM
 from handmade import MIB, Sketch
 
 from peakcast.featurizer.allocator_config import AllocatorConfig
-from peakcast.featurizer.autotune import L2_CACHE_BYTES, with_autotuning
+from peakcast.featurizer.autotune import with_autotuning
 from peakcast.featurizer.cuda_graphs import GraphedLifetimes, graphed
+from peakcast.featurizer.kernel_trials import L2_CACHE_BYTES
 from peakcast.featurizer.lifetimes import observed_lifetimes, step_events
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.steps import Steps
