@@ -338,22 +338,32 @@ def _absorb(
     for kernel in kernels:
         for storage in kernel.expression.reads:
             readers.setdefault(storage, []).append(kernel.number)
+
+    def is_within(storage: int, kernel: Kernel) -> bool:
+        group, reading = rounds.find(kernel.number), readers.get(storage, [])
+        is_alone = all(number > kernel.number and rounds.find(number) == group for number in reading)
+        return bool(reading) and is_alone and not leaves(graph, storage, end, returned)
+
     left: list[Kernel] = []
     unwritten: dict[int, int] = {}
     for kernel in kernels:
-        if (
-            kernel.kind not in _NEVER_WRITTEN
-            or len(kernel.writes) != 1
-            or leaves(graph, kernel.writes[0], end, returned)
-        ):
+        is_one = len(kernel.writes) == 1
+        within = [storage for storage in kernel.writes if kernel.kind in _NEVER_WRITTEN and is_within(storage, kernel)]
+        if not is_one and kernel.kind is OpKind.REDUCTION:
+            # Each result is a buffer of its own: `remove_kernel_local_buffers` in codegen/common.py. Its readers run
+            # when it is made, so that nothing depends on their reading it.
+            kernel.writes = [storage for storage in kernel.writes if storage not in within]
+            for storage in within:
+                unwritten[storage] = kernel.node
+                for number in readers[storage]:
+                    kernels[number].expression = _without(storage, kernels[number].expression)
+        if not is_one or not within:
             left.append(kernel)
             continue
-        (storage,) = kernel.writes
-        group = rounds.find(kernel.number)
-        reading = readers.get(storage, [])
-        is_within = all(number > kernel.number and rounds.find(number) == group for number in reading)
-        size = max((len(kernel.expression.reads | kernels[number].expression.reads) for number in reading), default=0)
-        if not reading or not is_within or size > MOST_FUSED_READS:
+        (storage,) = within
+        reading = readers[storage]
+        size = max(len(kernel.expression.reads | kernels[number].expression.reads) for number in reading)
+        if size > MOST_FUSED_READS:
             left.append(kernel)
             continue
         for number in reading:
@@ -362,6 +372,10 @@ def _absorb(
             readers[read] = sorted({*readers[read], *reading} - {kernel.number})
         unwritten[storage] = kernel.node
     return left, unwritten
+
+
+def _without(storage: int, reader: Expression) -> Expression:
+    return Expression(reader.reads - {storage}, reader.displaced - {storage}, reader.op_count, WHOLE)
 
 
 def _joined(graph: CompiledGraph, kernel: Kernel, reader: Expression) -> Expression:
