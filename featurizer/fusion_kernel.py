@@ -95,6 +95,7 @@ _MOST_FUSED_READS: Final = -1
 _READS: Final = 1
 _WRITES: Final = 2
 _DISPLACED: Final = 4
+_PARTS_FROM: Final = 8  # from this bit on: which parts of it
 _NO_LOOP: Final = 0
 
 Table = tuple[Int64, Int64]
@@ -355,7 +356,7 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
         spans[0, :expressions].copy(),
         spans[1, :expressions].copy(),
         items[:filled].copy(),
-        displaced[:filled].copy(),
+        (displaced[:filled] != 0) | parts[:filled] << 1,  # until `described` has told which parts are read
     )
 
 
@@ -459,7 +460,7 @@ def described(
             is_steady = is_steady and state[_IS_CHANGED, items[item]] != 1
             readers[place] += 1
             at[place], touching[filled] = filled, place
-            flags[filled] = _READS | (_DISPLACED if displaced[item] else 0)
+            flags[filled] = _READS | (_DISPLACED if displaced[item] & 1 else 0) | (displaced[item] >> 1) * _PARTS_FROM
             filled += 1
         for index in range(new_offsets[node], new_offsets[node + 1]):
             place = state[_PLACE, new_ids[index]]
@@ -995,10 +996,11 @@ def _fuse_segments(
         times, order, live_bytes, leaders, ancestors = nothing, nothing, nothing, nothing, nobody
         count = len(kernels[0])
         sums_both_ways = np.zeros(count, np.int64)
-        if 0 < count <= bounds[_MOST_REORDERED]:
-            group_of, members, groups, ancestors, sums_both_ways = fuse_rounds(
-                *described(first, end, columns, state, touched, kernels), bounds[_OF_ROUNDS:]
-            )
+        is_fused = 0 < count <= bounds[_MOST_REORDERED]
+        loops = described(first, end, columns, state, touched, kernels) if is_fused else None
+        kernels[7][:] &= 1
+        if loops is not None:
+            group_of, members, groups, ancestors, sums_both_ways = fuse_rounds(*loops, bounds[_OF_ROUNDS:])
             kernels, leaders = joined(
                 first,
                 end,

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from peakcast.featurizer.fusion_graph import CompiledGraph, Loop
-from peakcast.featurizer.fusion_lowering import WHOLE, Expression, Kernel, leaves
+from peakcast.featurizer.fusion_lowering import ALL, WHOLE, Expression, Kernel, leaves
 from peakcast.featurizer.op_kinds import OpKind
 
 # inductor's are_long_distant_nodes: kernels that only read one buffer are not fused from further apart than this.
@@ -84,6 +84,10 @@ class _Rounds:
             kernel.number, kernel.ancestors = number, self.ancestors[number]
         self.reads = [set(kernel.expression.reads) for kernel in kernels]
         self.writes = [set(kernel.writes) for kernel in kernels]
+        self.parts = [
+            {storage: kernel.expression.parts.get(storage, ALL) for storage in kernel.expression.reads}
+            for kernel in kernels
+        ]
         self.displaced = [set(kernel.expression.displaced) for kernel in kernels]
         self.last = list(range(count))
         self.is_window = [kernel.kind is OpKind.WINDOW for kernel in kernels]
@@ -170,7 +174,7 @@ class _Rounds:
             return -1  # nothing is put before a kernel that sums rows and columns
         if {self.loop[one], self.loop[other]} == set(_REDUCES):
             return self._elements(one)
-        common = self._touched(one) & self._touched(other)
+        common = {s for s in self._touched(one) & self._touched(other) if not self._reads_apart(s, one, other)}
         shared_bytes = sum(self.graph.bytes[storage] for storage in common)
         held_bytes = sum(size_bytes for size_bytes, _ in self._reused(one) & self._reused(other))
         pays = shared_bytes >= LEAST_SHARED_BYTES and held_bytes <= MOST_HELD * shared_bytes
@@ -182,6 +186,13 @@ class _Rounds:
             is_plain = not self.is_window[consumer] and Loop.PARTS not in (self.loop[one], self.loop[other])
             return shared_bytes if can_read and is_plain else -1
         return shared_bytes if self._distance(one, other) <= SIBLING_DISTANCE else -1
+
+    def _reads_apart(self, storage: int, one: int, other: int) -> bool:
+        """Tell whether two groups read different parts of a buffer: to inductor they then share nothing (MemoryDep)."""
+        if storage in self.writes[one] or storage in self.writes[other]:
+            return False
+        bits, other_bits = self.parts[one][storage], self.parts[other][storage]
+        return not bits & other_bits and not (bits | other_bits) & ALL
 
     def _is_inverted(self, group: int) -> bool:
         """Tell whether a kernel can write where it reads instead: it moves the elements of one buffer, no more."""
@@ -268,6 +279,8 @@ class _Rounds:
         self.reads[into] |= self.reads[gone]
         self.writes[into] |= self.writes[gone]
         self.displaced[into] |= self.displaced[gone]
+        for storage, bits in self.parts[gone].items():
+            self.parts[into][storage] = self.parts[into].get(storage, 0) | bits
         self.is_window[into] |= self.is_window[gone]
         self.last[into] = max(self.last[into], self.last[gone])
 
