@@ -112,15 +112,20 @@ def _reorder(
     number = {node: index for index, node in enumerate(times)}
     maker: dict[int, int] = {}
     readers: dict[int, set[int]] = {}
+    beside: set[int] = set()  # what a library call returns beside other results
     for kernel in kernels:
         index = number[kernel.node]
         maker.update(dict.fromkeys(kernel.writes, index))
+        if kernel.allocates_itself and len(kernel.writes) > 1:
+            beside.update(kernel.writes)
         for storage in kernel.expression.reads:
             readers.setdefault(storage, set()).add(index)
     buffers = []
     for storage in sorted(maker.keys() | readers.keys()):
         dies = first <= graph.died[storage] < end and storage not in returned
         made_at = maker.get(storage)
+        if storage in beside and dies and storage not in readers:
+            continue  # `dead_node_elimination` in scheduler.py: no node of the graph
         if made_at is not None or (dies and graph.is_saved[storage]):
             read_at = readers.get(storage, set()) - {made_at}
             buffers.append(Buffer(graph.bytes[storage], made_at, read_at, is_output=not dies))

@@ -54,6 +54,8 @@ _LONGEST_ROW: Final = 1 << 14
 _FEWEST_ELEMENTS: Final = 5 << 20
 # inductor's max_pointwise_cat_inputs.
 _MOST_PARTS: Final = 8
+# Buffers looked at behind a part of a concatenation: what computes more than `realize_opcount_threshold` is written.
+_MOST_INLINED: Final = 64
 # What `pointwise_cat` computes for each: where it begins and ends, both compared, the load under a mask, the choice.
 _OPS_OF_PART: Final = 5
 # Computed by ATen, into a buffer that holds the first input: inductor falls back for all reductions but a sum.
@@ -323,12 +325,13 @@ def _inlined_pads(pads: Flags, new: Csr, multiplied: Int64) -> Int64:
 def _inlined_concatenations(
     trace: Trace, kind: Int64, is_view: Flags, new: Csr, reads: tuple[Int64, Int64], is_returned: Flags
 ) -> Int64:
-    """Return the concatenations that are computed in what reads them: only pointwise nodes do, and they have few parts.
+    """Return the concatenations of few parts that are computed in what reads them.
 
-    Not where a part is computed for another reader as well: that one, and the concatenation, are written. Nor in a
-    backward, where measured and replayed peaks show them written, which the source does not explain. Follows
-    `fuse_pointwise_use` of `cat` in torch/_inductor/lowering.py. `reads` are the nodes that compute with a storage, and
-    that storage.
+    That is where only pointwise nodes do, or where every part would have to be copied into it. Not where a part is
+    computed for another reader as well: that one, and the concatenation, are written. Nor in a backward, where measured
+    and replayed peaks show them written, which the source does not explain. Follows `fuse_pointwise_use` and
+    `horizontal_fuse_cat` of `cat` in torch/_inductor/lowering.py. `reads` are the nodes that compute with a storage,
+    and that storage.
     """
     sizes, born, died = trace.inputs.sizes(), trace.storages.born, trace.storages.died
     found = np.flatnonzero((kind == OpKind.CONCAT) & (new.sizes() == 1) & (sizes > 0) & (sizes <= _MOST_PARTS))
@@ -340,7 +343,8 @@ def _inlined_concatenations(
     is_whole = _flags(storage[~is_pointwise & (kind[node] != OpKind.CONCAT)], count) | is_returned
     code = trace.compiled_parts()
     made = new.ids[new.offsets[found]]
-    fits = (died[made] >= 0) & (code[died[made]] == code[found]) & ~is_whole[made]
+    dies = (died[made] >= 0) & (code[died[made]] == code[found])
+    fits = dies & (~is_whole[made] | _all_copied(trace, kind, found, storage[np.isin(kind[node], _NEEDS_MEMORY)]))
 
     parts = trace.inputs.ids
     leaves = (born >= 0) & ((died < 0) | (code[died] != code[born]))
@@ -352,6 +356,39 @@ def _inlined_concatenations(
     fits &= trace.phase[found] != BACKWARD
     inlined: Int64 = found[fits & ~has_shared[found]]
     return inlined
+
+
+def _all_copied(trace: Trace, kind: Int64, found: Int64, in_memory: Int64) -> Flags:
+    """Tell of which nodes [found] every part must be copied: it was there before, or is a value not written so far.
+
+    Not where a part is computed from what a reduction makes: each element would do that anew. `in_memory` are storages
+    that are written for what reads them.
+    """
+    born, code = trace.storages.born, trace.compiled_parts()
+    is_written = _flags(in_memory, len(born))
+    copied = np.zeros(len(found), np.bool_)
+    for place, node in enumerate(found.tolist()):
+        parts = trace.inputs.row(node)
+        own = parts[(born[parts] >= 0) & (code[born[parts]] == code[node])]
+        if (kind[born[own]] == OpKind.POINTWISE).all() and not is_written[own].any():
+            copied[place] = not _is_reduced(trace, kind, own, node)
+    return copied
+
+
+def _is_reduced(trace: Trace, kind: Int64, storages: Int32, node: int) -> bool:
+    """Tell whether pointwise values are computed from what a reduction makes in their graph."""
+    born, code = trace.storages.born, trace.compiled_parts()
+    waiting, seen = storages.tolist(), set(storages.tolist())
+    while waiting and len(seen) <= _MOST_INLINED:
+        maker = int(born[waiting.pop()])
+        if maker < 0 or code[maker] != code[node] or kind[maker] not in (OpKind.POINTWISE, OpKind.REDUCTION):
+            continue
+        if kind[maker] == OpKind.REDUCTION:
+            return True
+        new = [storage for storage in trace.inputs.row(maker).tolist() if storage not in seen]
+        seen.update(new)
+        waiting += new
+    return bool(waiting)
 
 
 def _last_rows(csr: Csr, count: int) -> Int64:

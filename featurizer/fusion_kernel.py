@@ -95,6 +95,7 @@ _MOST_FUSED_READS: Final = -1
 _READS: Final = 1
 _WRITES: Final = 2
 _DISPLACED: Final = 4
+_PARTS_FROM: Final = 8  # from this bit on: which parts of it
 _NO_LOOP: Final = 0
 
 Table = tuple[Int64, Int64]
@@ -355,7 +356,7 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
         spans[0, :expressions].copy(),
         spans[1, :expressions].copy(),
         items[:filled].copy(),
-        displaced[:filled].copy(),
+        (displaced[:filled] != 0) | parts[:filled] << 1,  # until `described` has told which parts are read
     )
 
 
@@ -459,7 +460,7 @@ def described(
             is_steady = is_steady and state[_IS_CHANGED, items[item]] != 1
             readers[place] += 1
             at[place], touching[filled] = filled, place
-            flags[filled] = _READS | (_DISPLACED if displaced[item] else 0)
+            flags[filled] = _READS | (_DISPLACED if displaced[item] & 1 else 0) | (displaced[item] >> 1) * _PARTS_FROM
             filled += 1
         for index in range(new_offsets[node], new_offsets[node + 1]):
             place = state[_PLACE, new_ids[index]]
@@ -518,6 +519,27 @@ def described(
     return loops, (touch_offsets, touching[:filled].copy()), flags[:filled].copy(), sizes, before, (part_offsets, parts)
 
 
+@inner
+def _forgotten(storage: int, kernel: int, group: int, kernels: Kernels, members: Table) -> bool:
+    """Have nobody read a storage that later kernels of a group read; False if one does that is not behind its maker."""
+    _, _, expression, _, starts, stops, items, displaced = kernels
+    for index in range(members[0][group], members[0][group + 1]):
+        other = members[1][index]
+        if other <= kernel:
+            for item in range(starts[expression[other]], stops[expression[other]]):
+                if items[item] == storage:
+                    return False
+    for index in range(members[0][group], members[0][group + 1]):
+        reader = expression[members[1][index]]
+        kept = starts[reader]
+        for item in range(starts[reader], stops[reader]):
+            if items[item] != storage:
+                items[kept], displaced[kept] = items[item], displaced[item]
+                kept += 1
+        stops[reader] = kept
+    return True
+
+
 @entry
 def joined(
     first: int,
@@ -557,6 +579,15 @@ def joined(
     for kernel in range(len(source)):
         node = source[kernel]
         kind = nodes[_KIND, node]
+        if kind == _REDUCTION and new_offsets[node + 1] - new_offsets[node] > 1:
+            for index in range(new_offsets[node], new_offsets[node + 1]):
+                written, group = new_ids[index], group_of[kernel]
+                if state[_READ_IN, written] != group or _leaves(written, end, storages):
+                    continue
+                current = node_of, source, expression, number, starts, stops, items, displaced
+                if _forgotten(written, kernel, group, current, members):
+                    born[written] = _NEVER
+                    state[_WITHIN, written] = moved[kernel]
         if kind not in (_POINTWISE, _REDUCTION, _WINDOW) or new_offsets[node + 1] - new_offsets[node] != 1:
             continue
         written = new_ids[new_offsets[node]]
@@ -625,7 +656,7 @@ def joined(
 @entry
 def steps(first: int, end: int, columns: Columns, state: Int64, kernels: Kernels, touched: Int64) -> Steps:
     """Return the program of a graph as the orders take it. Kernels that run at one node are one step."""
-    storages, (new_offsets, new_ids) = columns[1], columns[3]
+    nodes, storages, (new_offsets, new_ids) = columns[0], columns[1], columns[3]
     node_of, source, expression, _, starts, stops, items, _ = kernels
     step_of = np.full(end - first, _NONE, np.int64)
     for node in node_of:
@@ -637,7 +668,8 @@ def steps(first: int, end: int, columns: Columns, state: Int64, kernels: Kernels
         node = source[kernel]
         reads += stops[expression[kernel]] - starts[expression[kernel]]
         for index in range(new_offsets[node], new_offsets[node + 1]):
-            state[_MADE, new_ids[index]] = step_of[node_of[kernel] - first]
+            if state[_WITHIN, new_ids[index]] == _NONE:
+                state[_MADE, new_ids[index]] = step_of[node_of[kernel] - first]
     # Which step reads what, each pair once: in the order of the steps, so that one look back tells.
     in_order = np.argsort(node_of, kind="mergesort")
     reader, read = np.empty(reads, np.int64), np.empty(reads, np.int64)
@@ -659,6 +691,10 @@ def steps(first: int, end: int, columns: Columns, state: Int64, kernels: Kernels
         state[_LAST, storage] = _NONE
         made = state[_MADE, storage]
         dies = _dies(storage, first, end, storages)
+        if made != _NONE and dies and not is_read:
+            made_by = storages[_BORN, storage]
+            if nodes[_ALLOCATES_ITSELF, made_by] and new_offsets[made_by + 1] - new_offsets[made_by] > 1:
+                continue
         if made != _NONE or (is_read and dies and storages[_SAVED, storage]):
             size[buffers], maker[buffers], is_output[buffers] = storages[_BYTES, storage], made, not dies
             state[_BUFFER, storage] = buffers
@@ -706,6 +742,8 @@ def _last_reads(
         node, runs_at = source[kernel], node_of[kernel]
         for index in range(new_offsets[node], new_offsets[node + 1]):
             storage = new_ids[index]
+            if state[_WITHIN, storage] != _NONE:
+                continue
             state[_WRITTEN, storage] = runs_at
             if born[storage] != _NEVER:
                 born[storage] = runs_at
@@ -767,6 +805,8 @@ def _take_over(
         return
     for index in range(new_offsets[node], new_offsets[node + 1]):
         written, chosen = new_ids[index], _NONE
+        if state[_WITHIN, written] != _NONE:
+            continue
         for item in range(starts[expression[kernel]], stops[expression[kernel]]):
             storage = items[item]
             if displaced[item] or state[_GONE, storage] == 1 or state[_LAST, storage] != runs_at:
@@ -824,7 +864,7 @@ def _pool(
                 continue
             for index in range(new_offsets[node], new_offsets[node + 1]):
                 storage = new_ids[index]
-                if state[_TAKEN, storage] != _NONE:
+                if state[_TAKEN, storage] != _NONE or state[_WITHIN, storage] != _NONE:
                     continue
                 size_bytes = storages[_BYTES, storage]
                 slot = _slot(freed, size_bytes, storages[_DTYPE, storage])
@@ -956,10 +996,11 @@ def _fuse_segments(
         times, order, live_bytes, leaders, ancestors = nothing, nothing, nothing, nothing, nobody
         count = len(kernels[0])
         sums_both_ways = np.zeros(count, np.int64)
-        if 0 < count <= bounds[_MOST_REORDERED]:
-            group_of, members, groups, ancestors, sums_both_ways = fuse_rounds(
-                *described(first, end, columns, state, touched, kernels), bounds[_OF_ROUNDS:]
-            )
+        is_fused = 0 < count <= bounds[_MOST_REORDERED]
+        loops = described(first, end, columns, state, touched, kernels) if is_fused else None
+        kernels[7][:] &= 1
+        if loops is not None:
+            group_of, members, groups, ancestors, sums_both_ways = fuse_rounds(*loops, bounds[_OF_ROUNDS:])
             kernels, leaders = joined(
                 first,
                 end,

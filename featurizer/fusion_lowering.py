@@ -31,7 +31,7 @@ class Move(IntEnum):
 _NOTHING: Final[frozenset[int]] = frozenset()
 WHOLE: Final[Mapping[int, int]] = {}  # no buffer is read in parts
 # A buffer's own bit, where all of it is read.
-_ALL: Final = 1 << MOST_PARTS_SEEN
+ALL: Final = 1 << MOST_PARTS_SEEN
 
 
 @dataclass(slots=True)
@@ -193,14 +193,14 @@ def _parts(
     parts: dict[int, int] = {}
     for storage in storages:
         inner = inlined.get(storage)
-        bit = _ALL
+        bit = ALL
         if storage in divided:
             count, seen = divided[storage]
             divided[storage] = count, seen + 1
             bit = 1 << seen % count
         for read in (storage,) if inner is None else inner.reads:
-            bits = _ALL if inner is None else inner.parts.get(read, _ALL)
-            parts[read] = parts.get(read, 0) | (bit if bits == _ALL else bits)
+            bits = ALL if inner is None else inner.parts.get(read, ALL)
+            parts[read] = parts.get(read, 0) | (bit if bits == ALL else bits)
     return parts
 
 

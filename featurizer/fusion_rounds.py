@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from peakcast.featurizer.fusion_graph import CompiledGraph, Loop
-from peakcast.featurizer.fusion_lowering import WHOLE, Expression, Kernel, leaves
+from peakcast.featurizer.fusion_lowering import ALL, WHOLE, Expression, Kernel, leaves
 from peakcast.featurizer.op_kinds import OpKind
 
 # inductor's are_long_distant_nodes: kernels that only read one buffer are not fused from further apart than this.
@@ -84,6 +84,10 @@ class _Rounds:
             kernel.number, kernel.ancestors = number, self.ancestors[number]
         self.reads = [set(kernel.expression.reads) for kernel in kernels]
         self.writes = [set(kernel.writes) for kernel in kernels]
+        self.parts = [
+            {storage: kernel.expression.parts.get(storage, ALL) for storage in kernel.expression.reads}
+            for kernel in kernels
+        ]
         self.displaced = [set(kernel.expression.displaced) for kernel in kernels]
         self.last = list(range(count))
         self.is_window = [kernel.kind is OpKind.WINDOW for kernel in kernels]
@@ -170,7 +174,7 @@ class _Rounds:
             return -1  # nothing is put before a kernel that sums rows and columns
         if {self.loop[one], self.loop[other]} == set(_REDUCES):
             return self._elements(one)
-        common = self._touched(one) & self._touched(other)
+        common = {s for s in self._touched(one) & self._touched(other) if not self._reads_apart(s, one, other)}
         shared_bytes = sum(self.graph.bytes[storage] for storage in common)
         held_bytes = sum(size_bytes for size_bytes, _ in self._reused(one) & self._reused(other))
         pays = shared_bytes >= LEAST_SHARED_BYTES and held_bytes <= MOST_HELD * shared_bytes
@@ -182,6 +186,13 @@ class _Rounds:
             is_plain = not self.is_window[consumer] and Loop.PARTS not in (self.loop[one], self.loop[other])
             return shared_bytes if can_read and is_plain else -1
         return shared_bytes if self._distance(one, other) <= SIBLING_DISTANCE else -1
+
+    def _reads_apart(self, storage: int, one: int, other: int) -> bool:
+        """Tell whether two groups read different parts of a buffer: to inductor they then share nothing (MemoryDep)."""
+        if storage in self.writes[one] or storage in self.writes[other]:
+            return False
+        bits, other_bits = self.parts[one][storage], self.parts[other][storage]
+        return not bits & other_bits and not (bits | other_bits) & ALL
 
     def _is_inverted(self, group: int) -> bool:
         """Tell whether a kernel can write where it reads instead: it moves the elements of one buffer, no more."""
@@ -268,6 +279,8 @@ class _Rounds:
         self.reads[into] |= self.reads[gone]
         self.writes[into] |= self.writes[gone]
         self.displaced[into] |= self.displaced[gone]
+        for storage, bits in self.parts[gone].items():
+            self.parts[into][storage] = self.parts[into].get(storage, 0) | bits
         self.is_window[into] |= self.is_window[gone]
         self.last[into] = max(self.last[into], self.last[gone])
 
@@ -338,22 +351,32 @@ def _absorb(
     for kernel in kernels:
         for storage in kernel.expression.reads:
             readers.setdefault(storage, []).append(kernel.number)
+
+    def is_within(storage: int, kernel: Kernel) -> bool:
+        group, reading = rounds.find(kernel.number), readers.get(storage, [])
+        is_alone = all(number > kernel.number and rounds.find(number) == group for number in reading)
+        return bool(reading) and is_alone and not leaves(graph, storage, end, returned)
+
     left: list[Kernel] = []
     unwritten: dict[int, int] = {}
     for kernel in kernels:
-        if (
-            kernel.kind not in _NEVER_WRITTEN
-            or len(kernel.writes) != 1
-            or leaves(graph, kernel.writes[0], end, returned)
-        ):
+        is_one = len(kernel.writes) == 1
+        within = [storage for storage in kernel.writes if kernel.kind in _NEVER_WRITTEN and is_within(storage, kernel)]
+        if not is_one and kernel.kind is OpKind.REDUCTION:
+            # Each result is a buffer of its own: `remove_kernel_local_buffers` in codegen/common.py. Its readers run
+            # when it is made, so that nothing depends on their reading it.
+            kernel.writes = [storage for storage in kernel.writes if storage not in within]
+            for storage in within:
+                unwritten[storage] = kernel.node
+                for number in readers[storage]:
+                    kernels[number].expression = _without(storage, kernels[number].expression)
+        if not is_one or not within:
             left.append(kernel)
             continue
-        (storage,) = kernel.writes
-        group = rounds.find(kernel.number)
-        reading = readers.get(storage, [])
-        is_within = all(number > kernel.number and rounds.find(number) == group for number in reading)
-        size = max((len(kernel.expression.reads | kernels[number].expression.reads) for number in reading), default=0)
-        if not reading or not is_within or size > MOST_FUSED_READS:
+        (storage,) = within
+        reading = readers[storage]
+        size = max(len(kernel.expression.reads | kernels[number].expression.reads) for number in reading)
+        if size > MOST_FUSED_READS:
             left.append(kernel)
             continue
         for number in reading:
@@ -362,6 +385,10 @@ def _absorb(
             readers[read] = sorted({*readers[read], *reading} - {kernel.number})
         unwritten[storage] = kernel.node
     return left, unwritten
+
+
+def _without(storage: int, reader: Expression) -> Expression:
+    return Expression(reader.reads - {storage}, reader.displaced - {storage}, reader.op_count, WHOLE)
 
 
 def _joined(graph: CompiledGraph, kernel: Kernel, reader: Expression) -> Expression:

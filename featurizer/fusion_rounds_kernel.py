@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from peakcast.featurizer.fusion_graph import MOST_PARTS_SEEN
 from peakcast.featurizer.jit import entry, inner
 from peakcast.featurizer.trace import Int64
 
@@ -39,6 +40,8 @@ _BYTES, _NUMEL, _KEY, _MARK, _FLAGS, _HELD = range(6)
 _READS: Final = 1
 _WRITES: Final = 2
 _DISPLACED: Final = 4
+_PARTS_FROM: Final = 8  # from this bit on: which parts of it
+_ALL: Final = _PARTS_FROM << MOST_PARTS_SEEN  # all of it
 # Places of `limits`.
 _DISTANCE, _MOST_FUSED, _MOST_TRIED, _LEAST_SHARED, _MOST_HELD, _ROUNDS, _MOST_PAIRS = range(7)
 
@@ -124,6 +127,13 @@ def _sums_as_well(
 
 
 @inner
+def _read_apart(flags: int, other_flags: int) -> bool:
+    """Tell whether two groups read different parts of a buffer, and neither writes it."""
+    either, both = flags | other_flags, flags & other_flags
+    return not either & (_WRITES | _ALL) and both < _PARTS_FROM
+
+
+@inner
 def _score(
     one: int,
     other: int,
@@ -171,7 +181,7 @@ def _score(
         if flags[entry_] & _READS and key >= 0 and about[_HELD, key] == stamp:
             about[_HELD, key] = stamp + 1
             held_bytes += about[_BYTES, storage]
-        if about[_MARK, storage] == stamp:
+        if about[_MARK, storage] == stamp and not _read_apart(about[_FLAGS, storage], flags[entry_]):
             shared_bytes += about[_BYTES, storage]
             shared_elements += about[_NUMEL, storage]
             if about[_FLAGS, storage] & _WRITES and flags[entry_] & _READS and flags[entry_] & _DISPLACED:
