@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fusing import ADD, CAT, EAGER, EXP, MM, POOL, PUT, SUM, UNKNOWN, VAR_MEAN, VIEW, fused, is_inlined, span
+from fusing import (
+    ADD,
+    CAT,
+    CONVOLUTION,
+    EAGER,
+    EXP,
+    MM,
+    POOL,
+    PUT,
+    SUM,
+    UNKNOWN,
+    VAR_MEAN,
+    VIEW,
+    fused,
+    is_inlined,
+    span,
+)
 from handmade import MIB, Sketch
 
 from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes, observed_lifetimes, step_events
@@ -117,19 +133,46 @@ class TestWhichValuesGetABuffer:
         sketch.node(SUM, 4, reads=[a, a], dies=[a])
         assert is_inlined(fused(sketch), a)
 
-    def test_long_expressions_are_written(self) -> None:
-        """Thirty operations are inlined; the one that makes it thirty-one is written, and counting begins anew."""
+    @pytest.mark.parametrize(("reads", "inlined"), [(1, 99), (2, 28)])
+    def test_long_expressions_are_written(self, reads: int, inlined: int) -> None:
+        """What reads one element is inlined up to a hundred operations, else up to thirty; the reads count among them.
+
+        Then counting begins anew, with one element.
+        """
+        sketch = Sketch()
+        given = [sketch.start(MIB, INPUT) for _ in range(reads)]
+        chain = sketch.node(ADD if reads > 1 else EXP, MIB, reads=given)
+        for _ in range(119):
+            chain += sketch.node(EXP, MIB, reads=chain[-1:], dies=chain[-1:])
+        sketch.node(SUM, 4, reads=chain[-1:], dies=chain[-1:])
+        lifetimes = fused(sketch)
+        rest = 120 - inlined - 1
+        assert [is_inlined(lifetimes, value) for value in chain] == [True] * inlined + [False] + [True] * rest
+        assert span(lifetimes, chain[inlined]) == (inlined, 120)
+
+    def test_what_is_used_twice_is_computed_once(self) -> None:
+        """Twenty squares are twenty operations and one read, though they name what they read a million times."""
         sketch = Sketch()
         value = sketch.start(MIB, INPUT)
         chain: list[int] = []
-        for _ in range(40):
-            dies = chain[-1:]
-            (value,) = sketch.node(EXP, MIB, reads=[value], dies=dies)
-            chain.append(value)
+        for _ in range(20):
+            chain += sketch.node("aten.mul.Tensor", MIB, reads=[value, value], dies=chain[-1:])
+            value = chain[-1]
+        sketch.node(SUM, 4, reads=[value])
         sketch.node(SUM, 4, reads=[value], dies=[value])
-        lifetimes = fused(sketch)
-        assert [is_inlined(lifetimes, value) for value in chain] == [True] * 30 + [False] + [True] * 9
-        assert span(lifetimes, chain[30]) == (30, 40)
+        assert is_inlined(fused(sketch), value)
+
+    @pytest.mark.parametrize(("op", "inlined"), [(SUM, True), (CONVOLUTION, False)])
+    def test_parts_that_are_written_into_a_concatenation_are_read_as_one(self, op: str, *, inlined: bool) -> None:
+        """Four sums make one buffer, so that with three more it is read of four; four libraries' results are seven."""
+        sketch = Sketch()
+        given = [sketch.start(MIB, INPUT) for _ in range(3)]
+        parts = [sketch.node(op, MIB // 4, reads=given[:1])[0] for _ in range(4)]
+        (whole,) = sketch.node(CAT, MIB, reads=parts, dies=parts)
+        (value,) = sketch.node(ADD, MIB, reads=[whole, *given], dies=[whole])
+        sketch.node(SUM, 4, reads=[value])
+        sketch.node(SUM, 4, reads=[value], dies=[value])
+        assert is_inlined(fused(sketch), value) is inlined
 
     @pytest.mark.parametrize(("parts", "inlined"), [(1, True), (2, True), (4, False)])
     def test_each_part_of_a_buffer_is_a_read_of_its_own(self, parts: int, *, inlined: bool) -> None:
