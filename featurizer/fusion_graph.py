@@ -66,6 +66,7 @@ _OF_TWO: Final = frozenset(
 )
 _CONSTANTS_OF_CLAMP: Final = 2
 _IMAGE_RANK: Final = 4
+_REDUCED_BY: Final = frozenset({"amax", "amin", "mean", "prod", "sum"})
 # Computed by ATen, into a buffer that holds the first input: inductor falls back for all reductions but a sum.
 _SCATTERS_IN_PLACE = frozenset({"scatter_reduce"})
 
@@ -133,6 +134,7 @@ class GraphColumns:
         kind = np.array(kinds, np.int64)[trace.op]
         is_product = by_op([name in _WITH_OUT for name in stems])[node]
         kind[_inlined_pads(by_op([name in _PADS for name in stems]), new, storage[is_product])] = OpKind.POINTWISE
+        kind[_reductions_of_one(trace, is_view, new, by_op([name in _REDUCED_BY for name in stems]))] = OpKind.POINTWISE
         needs_memory = np.isin(kind[node], _NEEDS_MEMORY)
         inlined = _inlined_concatenations(trace, kind, is_view, new, (node, storage), is_returned)
         kind[inlined] = OpKind.POINTWISE
@@ -286,6 +288,27 @@ def _views(trace: Trace) -> NDArray[np.bool_]:
     candidates = np.flatnonzero(views)
     views[candidates] = inputs.ids[inputs.offsets[candidates]] == outputs.ids[outputs.offsets[candidates]]
     return views
+
+
+def _reductions_of_one(trace: Trace, is_view: Flags, new: Csr, reduces: Flags) -> Int64:
+    """Return the reductions along dimensions of one element: pointwise, by `Reduction.create` in ir.py.
+
+    A trace tells no dimensions, but such a one makes as many elements as it reads.
+    """
+    found = np.flatnonzero(reduces & (trace.inputs.sizes() == 1) & (new.sizes() == 1))
+    read = trace.inputs.ids[trace.inputs.offsets[found]]
+    if not len(found):
+        return found
+    # What it reads is shown by the latest node that made or viewed the storage.
+    shows = np.flatnonzero(is_view | (new.sizes() == 1))
+    shown = trace.outputs.ids[trace.outputs.offsets[shows]].astype(np.int64)
+    order = np.lexsort((shows, shown))
+    keys = (shown * len(trace) + shows)[order]
+    at = np.maximum(np.searchsorted(keys, read.astype(np.int64) * len(trace) + found) - 1, 0)
+    latest = order[at]
+    is_alike = (shown[latest] == read) & (trace.numel[shows[latest]] == trace.numel[found])
+    of_one: Int64 = found[is_alike & (trace.numel[found] > 1)]
+    return of_one
 
 
 def _constants(trace: Trace, stems: Sequence[str]) -> Int64:

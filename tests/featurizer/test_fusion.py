@@ -23,6 +23,7 @@ from fusing import (
 )
 from handmade import MIB, Sketch
 
+from peakcast.featurizer.fusion import fused_lifetimes
 from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes, observed_lifetimes, step_events
 from peakcast.featurizer.vocabulary import BACKWARD, CPU, GRADIENT, INPUT, LOSS, OUTPUT, SAVED
 
@@ -190,6 +191,22 @@ class TestWhichValuesGetABuffer:
         sketch.node(SUM, 512, role=OUTPUT, reads=[state], dies=[product, state])
         sketch.node(MM, 512, reads=[x])
         assert is_inlined(fused(sketch, parts=parts), state) is inlined
+
+    @pytest.mark.parametrize(("shown", "inlined"), [(1, True), (2, False)])
+    def test_a_sum_along_one_element_is_pointwise(self, shown: int, *, inlined: bool) -> None:
+        """It makes as many elements as it reads; not where it reads through a view that shows each of them twice."""
+        sketch = Sketch()
+        x = sketch.start(MIB, INPUT)
+        (a,) = sketch.node(EXP, MIB, reads=[x])
+        expand = sketch.node("aten.expand.default", reads=[a], writes=[a])
+        assert not expand
+        (b,) = sketch.node("aten.sum.dim_IntList", MIB, reads=[a], dies=[a])
+        sketch.node(MM, MIB, reads=[x])
+        sketch.node(SUM, 4, reads=[b], dies=[b])
+        trace = sketch.trace()
+        trace.region[:] = 0
+        trace.numel[:] = [MIB // 4, shown * MIB // 4, MIB // 4, MIB // 4, 1]
+        assert is_inlined(fused_lifetimes(trace, tuple(sketch.ops)), b) is inlined
 
     @pytest.mark.parametrize("op", [SUM, VAR_MEAN, PUT])
     def test_reductions_and_scatters_write(self, op: str) -> None:
