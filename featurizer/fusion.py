@@ -15,7 +15,7 @@ import numpy as np
 from peakcast.featurizer import compiled
 from peakcast.featurizer.buffer_pool import BufferPool
 from peakcast.featurizer.fusion_graph import CompiledGraph, GraphColumns, segments
-from peakcast.featurizer.fusion_lowering import INLINED_OPS, SHARED_READS, SINGLE_READS, Kernel, lower
+from peakcast.featurizer.fusion_lowering import INLINED_OPS, MOST_INLINED_OPS, SHARED_READS, SINGLE_READS, Kernel, lower
 from peakcast.featurizer.fusion_rounds import (
     LEAST_SHARED_BYTES,
     MOST_FUSED,
@@ -40,6 +40,7 @@ _LIMITS: Final = (
     SHARED_READS,
     SINGLE_READS,
     INLINED_OPS,
+    MOST_INLINED_OPS,
     MOST_REORDERED,
     SIBLING_DISTANCE,
     MOST_FUSED,

@@ -58,6 +58,17 @@ _MOST_PARTS: Final = 8
 _MOST_INLINED: Final = 64
 # What `pointwise_cat` computes for each: where it begins and ends, both compared, the load under a mask, the choice.
 _OPS_OF_PART: Final = 5
+# Their code reads and no more.
+_ONLY_READ: Final = frozenset({"_unsafe_index", "clone", "embedding", "gather", "index", "lift_fresh_copy"})
+_FILLED: Final = frozenset({"full", "scalar_tensor"})
+# With one tensor, the other operand of these is a constant.
+_OF_TWO: Final = frozenset(
+    {"add", "bitwise_and", "clamp_max", "clamp_min", "div", "eq", "fmod", "ge", "gt", "le", "lt"}
+    | {"maximum", "minimum", "mul", "ne", "remainder", "rsub", "sub"}
+)
+_CONSTANTS_OF_CLAMP: Final = 2
+_IMAGE_RANK: Final = 4
+_REDUCED_BY: Final = frozenset({"amax", "amin", "mean", "prod", "sum"})
 # Computed by ATen, into a buffer that holds the first input: inductor falls back for all reductions but a sum.
 _SCATTERS_IN_PLACE = frozenset({"scatter_reduce"})
 
@@ -75,7 +86,13 @@ class GraphColumns:
     allocates_itself: Flags  # [N] a library call without `out=`
     is_written: Flags  # [N] its result is a buffer whoever reads it
     parts: Int64  # [N] of a view: how many like it make up the storage; 1: it is all of it
-    op_count: Int64  # [N] operations of the code that computes it
+    op: Int64  # [N] its operator's number
+    op_count: Int64  # [N] operations of the code that computes it, constants and reads left out
+    constant_count: Int64  # [N] constants in it
+    made_numel: Int64  # [N] elements of the tensor that it returns
+    lies_in_images: Flags  # [N] of four dimensions, in a trace with convolutions: copied into their order, so written
+    broadcasts: Flags  # [N] a view that repeats elements: what reads by it reads what others read of it
+    is_joined: Flags  # [N] a concatenation that is computed in what reads it
     loop: Int64  # [N] Loop
     outer: Int64  # [N] elements that the loop makes
     inner: Int64  # [N] elements that it reads for each
@@ -119,10 +136,11 @@ class GraphColumns:
         kind = np.array(kinds, np.int64)[trace.op]
         is_product = by_op([name in _WITH_OUT for name in stems])[node]
         kind[_inlined_pads(by_op([name in _PADS for name in stems]), new, storage[is_product])] = OpKind.POINTWISE
+        kind[_reductions_of_one(trace, is_view, new, by_op([name in _REDUCED_BY for name in stems]))] = OpKind.POINTWISE
         needs_memory = np.isin(kind[node], _NEEDS_MEMORY)
         inlined = _inlined_concatenations(trace, kind, is_view, new, (node, storage), is_returned)
         kind[inlined] = OpKind.POINTWISE
-        op_count = np.ones(len(kind), np.int64)
+        op_count = (~by_op([name in _ONLY_READ | _FILLED for name in stems])).astype(np.int64)
         op_count[inlined] += _OPS_OF_PART * trace.inputs.sizes()[inlined]
         is_unread = _unread(trace, touched, kind, new) & ~is_returned
         new = _kept(new, ~is_unread[new.ids])
@@ -151,7 +169,13 @@ class GraphColumns:
             allocates_itself=(kind == OpKind.EXTERN) & ~by_op([name in _WITH_OUT for name in stems]),
             is_written=by_op([name in _WRITTEN for name in stems]),
             parts=_parts(trace, is_view, numel),
+            op=trace.op.astype(np.int64),
             op_count=op_count,
+            constant_count=_constants(trace, stems),
+            made_numel=trace.numel.astype(np.int64),
+            lies_in_images=(trace.rank == _IMAGE_RANK) & by_op([name == "convolution" for name in stems]).any(),
+            broadcasts=by_op([name == "expand" for name in stems]),
+            is_joined=np.isin(np.arange(len(kind)), inlined),
             loop=loop,
             outer=outer,
             inner=inner,
@@ -188,6 +212,12 @@ class CompiledGraph:
         self.allocates_itself: list[bool] = columns.allocates_itself.tolist()
         self.is_written: list[bool] = columns.is_written.tolist()
         self.parts: list[int] = columns.parts.tolist()
+        self.op: list[int] = columns.op.tolist()
+        self.constant_count: list[int] = columns.constant_count.tolist()
+        self.made_numel: list[int] = columns.made_numel.tolist()
+        self.lies_in_images: list[bool] = columns.lies_in_images.tolist()
+        self.broadcasts: list[bool] = columns.broadcasts.tolist()
+        self.is_joined: list[bool] = columns.is_joined.tolist()
         self.op_count: list[int] = columns.op_count.tolist()
         self.loop: list[int] = columns.loop.tolist()
         self.outer: list[int] = columns.outer.tolist()
@@ -260,6 +290,36 @@ def _views(trace: Trace) -> NDArray[np.bool_]:
     candidates = np.flatnonzero(views)
     views[candidates] = inputs.ids[inputs.offsets[candidates]] == outputs.ids[outputs.offsets[candidates]]
     return views
+
+
+def _reductions_of_one(trace: Trace, is_view: Flags, new: Csr, reduces: Flags) -> Int64:
+    """Return the reductions along dimensions of one element: pointwise, by `Reduction.create` in ir.py.
+
+    A trace tells no dimensions, but such a one makes as many elements as it reads.
+    """
+    found = np.flatnonzero(reduces & (trace.inputs.sizes() == 1) & (new.sizes() == 1))
+    read = trace.inputs.ids[trace.inputs.offsets[found]]
+    if not len(found):
+        return found
+    # What it reads is shown by the latest node that made or viewed the storage.
+    shows = np.flatnonzero(is_view | (new.sizes() == 1))
+    shown = trace.outputs.ids[trace.outputs.offsets[shows]].astype(np.int64)
+    order = np.lexsort((shows, shown))
+    keys = (shown * len(trace) + shows)[order]
+    at = np.maximum(np.searchsorted(keys, read.astype(np.int64) * len(trace) + found) - 1, 0)
+    latest = order[at]
+    is_alike = (shown[latest] == read) & (trace.numel[shows[latest]] == trace.numel[found])
+    of_one: Int64 = found[is_alike & (trace.numel[found] > 1)]
+    return of_one
+
+
+def _constants(trace: Trace, stems: Sequence[str]) -> Int64:
+    """Return how many constants the code of each node [N] holds."""
+    of_two = np.array([name in _OF_TWO for name in stems], np.bool_)[trace.op] & (trace.inputs.sizes() == 1)
+    clamps = np.array([name == "clamp" for name in stems], np.bool_)[trace.op]
+    filled = np.array([name in _FILLED for name in stems], np.bool_)[trace.op]
+    count: Int64 = (of_two | filled) + _CONSTANTS_OF_CLAMP * clamps.astype(np.int64)
+    return count
 
 
 def _awaited(node: Int64, storage: Int64, needs_memory: Flags, count: int) -> Flags:

@@ -27,7 +27,7 @@ _SCATTER: Final = 3
 _WINDOW: Final = 4
 _CONCAT: Final = 5
 
-# Rows of `nodes` [13, N].
+# Rows of `nodes` [19, N].
 (
     _KIND,
     _IS_VIEW,
@@ -42,7 +42,13 @@ _CONCAT: Final = 5
     _INNER,
     _OPS,
     _PARTS,
-) = range(13)
+    _OP,
+    _CONSTANTS,
+    _MADE_NUMEL,
+    _IN_IMAGES,
+    _IS_JOINED,
+    _BROADCASTS,
+) = range(19)
 # Rows of `storages` [13, S].
 (
     _READERS,
@@ -59,7 +65,7 @@ _CONCAT: Final = 5
     _IS_AWAITED,
     _SAVED,
 ) = range(13)
-# Rows of `state` [22, S], which is good for one graph: `_GRAPH` says for which.
+# Rows of `state` [26, S], which is good for one graph: `_GRAPH` says for which.
 (
     _GRAPH,
     _EXPRESSION,  # what an inlined storage is read as
@@ -83,13 +89,17 @@ _CONCAT: Final = 5
     _AWAITED_AS,  # the expression of that node
     _WITHIN,  # when the fused kernel runs that it lives within, and is never written
     _LAID_OUT,  # whether it lies in channels last
-) = range(22)
+    _SEEN_BY,  # its latest view that is of some elements
+    _SEEN_NUMEL,  # of how many
+    _GENERATED,  # whether a generated kernel writes it
+    _JOINED,  # the concatenation that it is written right into
+) = range(26)
 _SEVERAL: Final = -2
 _TRANSPOSED, _ELSEWHERE, _MOVED_TO_NOWHERE = 1, 2, 3
 _ALL: Final = 1 << MOST_PARTS_SEEN  # the bit of a buffer that is read whole
 # Places of `limits`; the rest are those of `fusion_rounds_kernel`.
-_SHARED_READS, _SINGLE_READS, _INLINED_OPS, _MOST_REORDERED = range(4)
-_OF_ROUNDS: Final = 4
+_SHARED_READS, _SINGLE_READS, _INLINED_OPS, _MOST_OPS, _MOST_REORDERED = range(5)
+_OF_ROUNDS: Final = 5
 _MOST_FUSED_READS: Final = -1
 # What a kernel does with a storage, as in `fusion_rounds_kernel`.
 _READS: Final = 1
@@ -97,6 +107,10 @@ _WRITES: Final = 2
 _DISPLACED: Final = 4
 _PARTS_FROM: Final = 8  # from this bit on: which parts of it
 _NO_LOOP: Final = 0
+# What a key stands for, as in `fusion_operations`.
+_OPERATION, _READ, _CONSTANT, _JOIN = range(4)
+_KIND_BITS: Final = 2
+_KEY_MASK: Final = (1 << 60) - 1
 
 Table = tuple[Int64, Int64]
 Columns = tuple[Int64, Int64, Table, Table, Table]  # nodes, storages; read, made and changed by node
@@ -197,14 +211,11 @@ def _lies_as_it_reads(node: int, columns: Columns, state: Int64) -> int:
 @inner
 def _join(
     node: int, columns: Columns, state: Int64, spans: Int64, found: tuple[Int64, Int64, Int64], start: int
-) -> tuple[int, int, int]:
-    """Join what a node reads into one expression from item `start` on.
-
-    Returns its end, how much it computes, and how often it reads.
-    """
+) -> tuple[int, int]:
+    """Join what a node reads into one expression from item `start` on; returns its end, and how often it reads."""
     offsets, ids = columns[2]
     items, displaced, parts = found
-    end, ops = start, columns[0][_OPS, node]
+    end = start
     numel = _lies_as_it_reads(node, columns, state)
     for index in range(offsets[node], offsets[node + 1]):
         storage = ids[index]
@@ -218,7 +229,6 @@ def _join(
         if inner_value == _NONE:
             end = _add(storage, moved, bit, start, end, state, found)
             continue
-        ops += spans[2, inner_value]
         for item in range(spans[0, inner_value], spans[1, inner_value]):
             bits = bit if parts[item] == _ALL else parts[item]
             end = _add(items[item], moved | displaced[item], bits, start, end, state, found)
@@ -228,7 +238,96 @@ def _join(
         while bits:
             bits &= bits - 1
             reads += 1
-    return end, ops, reads
+    return end, reads
+
+
+@inner
+def _mixed(one: int, other: int) -> int:
+    """Return a number that stands for the two."""
+    mixed: int = (one * 0x9E3779B1 + other * 0x85EBCA77 + 0x27D4EB2F) & _KEY_MASK
+    return mixed ^ (mixed >> 31)
+
+
+@inner
+def _is_new(key: int, node: int, table: Int64) -> bool:
+    """Put a key into a hash table [2, power of two], of keys and the nodes that put them there; tells if it is new."""
+    mask = table.shape[1] - 1
+    slot = ((key >> _KIND_BITS) ^ (key >> 23) ^ key << 5) & mask
+    while table[1, slot] == node and table[0, slot] != key:
+        slot = (slot + 1) & mask
+    if table[1, slot] == node:
+        return False
+    table[0, slot], table[1, slot] = key, node
+    return True
+
+
+@inner
+def _most_keys(node: int, columns: Columns, state: Int64, spans: Int64) -> int:
+    offsets, ids = columns[2]
+    most = columns[0][_OPS, node] + columns[0][_CONSTANTS, node]
+    for index in range(offsets[node], offsets[node + 1]):
+        value = state[_EXPRESSION, ids[index]]
+        most += 1 if value == _NONE else spans[3, value] - spans[2, value]
+    return int(most)
+
+
+@inner
+def _is_joining(node: int, columns: Columns, state: Int64) -> bool:
+    """Note a concatenation all of whose parts are written: `Operations` in fusion_operations.py."""
+    offsets, ids = columns[2]
+    if not columns[0][_IS_JOINED, node]:
+        return False
+    for index in range(offsets[node], offsets[node + 1]):
+        if state[_EXPRESSION, ids[index]] != _NONE or state[_GENERATED, ids[index]] != 1:
+            return False
+    for index in range(offsets[node], offsets[node + 1]):
+        state[_JOINED, ids[index]] = node
+    return True
+
+
+@inner
+def _compute(
+    node: int, columns: Columns, state: Int64, spans: Int64, keys: Int64, start: int, table: Int64
+) -> tuple[int, int]:
+    """Put the keys of what a pointwise node computes from `start` on; returns their end, and how many are reads."""
+    nodes, (offsets, ids) = columns[0], columns[2]
+    end, reads = start, 0
+    for index in range(offsets[node], offsets[node + 1]):
+        storage = ids[index]
+        value, view, joined = state[_EXPRESSION, storage], state[_SEEN_BY, storage], state[_JOINED, storage]
+        if value == _NONE:
+            key = _mixed(storage if joined == _NONE else -2 - joined, view) << _KIND_BITS | _READ
+            if _is_new(key, node, table):
+                keys[end] = key
+                end, reads = end + 1, reads + 1
+            continue
+        for place in range(spans[2, value], spans[3, value]):
+            key = keys[place]
+            kind = key & 3
+            if view != _NONE and kind != _CONSTANT:
+                key = _mixed(key >> _KIND_BITS, view) << _KIND_BITS | kind
+            if _is_new(key, node, table):
+                keys[end] = key
+                end, reads = end + 1, reads + (kind == _READ)
+    if not _is_joining(node, columns, state):
+        for number in range(nodes[_OPS, node]):
+            keys[end] = _mixed(node, number) << _KIND_BITS | _OPERATION
+            end += _is_new(keys[end], node, table)
+    for number in range(nodes[_CONSTANTS, node]):
+        keys[end] = (nodes[_OP, node] << 1 | number) << _KIND_BITS | _CONSTANT
+        end += _is_new(keys[end], node, table)
+    return end, reads
+
+
+@inner
+def _joined_count(node: int, items: Int64, state: Int64, table: Int64) -> int:
+    """Return how many of these buffers are read as one with another."""
+    count = 0
+    for read in items:
+        joined = state[_JOINED, read]
+        if joined != _NONE and not _is_new(joined << _KIND_BITS | _JOIN, node, table):
+            count += 1
+    return count
 
 
 @inner
@@ -239,7 +338,16 @@ def _leaves(storage: int, end: int, storages: Int64) -> bool:
 
 
 @inner
-def _gets_buffer(node: int, end: int, columns: Columns, limits: Int64, reads: int, ops: int) -> bool:
+def _is_much(readers: int, much: tuple[int, int, bool], limits: Int64) -> bool:
+    """Tell whether a value is too much to inline: by its reads, operations, and whether it reads several elements."""
+    reads, ops, reads_several = much
+    is_shared = readers > 1
+    most_ops = limits[_INLINED_OPS] if is_shared or reads_several else limits[_MOST_OPS]
+    return bool(reads > (limits[_SHARED_READS] if is_shared else limits[_SINGLE_READS]) or ops > most_ops)
+
+
+@inner
+def _gets_buffer(node: int, end: int, columns: Columns, limits: Int64, much: tuple[int, int, bool]) -> bool:
     storages, (offsets, ids) = columns[1], columns[3]
     readers = 0
     for index in range(offsets[node], offsets[node + 1]):
@@ -247,13 +355,13 @@ def _gets_buffer(node: int, end: int, columns: Columns, limits: Int64, reads: in
         if _leaves(storage, end, storages):
             return True
         readers = max(readers, storages[_READERS, storage])
-    most_reads = limits[_SHARED_READS] if readers > 1 else limits[_SINGLE_READS]
-    is_written = columns[0][_IS_WRITTEN, node]
-    return bool(is_written or reads > most_reads or ops > limits[_INLINED_OPS])
+    return bool(columns[0][_IS_WRITTEN, node] or _is_much(readers, much, limits))
 
 
 @inner
-def _is_awaited(node: int, end: int, columns: Columns, limits: Int64, reads: int, ops: int, items: Int64) -> bool:
+def _is_awaited(
+    node: int, end: int, columns: Columns, limits: Int64, much: tuple[int, int, bool], items: Int64
+) -> bool:
     nodes, storages, (offsets, ids) = columns[0], columns[1], columns[3]
     if offsets[node + 1] - offsets[node] != 1:
         return False
@@ -265,18 +373,16 @@ def _is_awaited(node: int, end: int, columns: Columns, limits: Int64, reads: int
     for read in items:
         if storages[_LAST_CHANGE, read] >= node:
             return False
-    most_reads = limits[_SHARED_READS] if storages[_READERS, storage] > 1 else limits[_SINGLE_READS]
-    return not (nodes[_IS_WRITTEN, node] or reads > most_reads or ops > limits[_INLINED_OPS])
+    return not (nodes[_IS_WRITTEN, node] or _is_much(storages[_READERS, storage], much, limits))
 
 
 @inner
-def _is_late(node: int, end: int, columns: Columns, limits: Int64, reads: int, ops: int) -> bool:
+def _is_late(node: int, end: int, columns: Columns, limits: Int64, much: tuple[int, int, bool]) -> bool:
     nodes, storages, (offsets, ids) = columns[0], columns[1], columns[3]
     if offsets[node + 1] - offsets[node] != 1:
         return False
     storage = ids[offsets[node]]
-    most_reads = limits[_SHARED_READS] if storages[_READERS, storage] else limits[_SINGLE_READS]
-    is_much = nodes[_IS_WRITTEN, node] or reads > most_reads or ops > limits[_INLINED_OPS]
+    is_much = nodes[_IS_WRITTEN, node] or _is_much(storages[_READERS, storage] + 1, much, limits)
     return bool(node < storages[_RETURNED_VIEW, storage] < end and not storages[_NEEDED, storage] and not is_much)
 
 
@@ -293,7 +399,11 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
         np.empty(most_items, np.int64),
     )
     found = items, displaced, parts
-    spans = np.empty((3, end - first), np.int64)
+    # Its items, and the keys of what it computes, which only inlined values keep.
+    spans = np.empty((4, end - first), np.int64)
+    keys, keys_filled = np.empty(16 * (end - first), np.int64), 0
+    table = _new_slots(1)[:2]
+    table[1, :] = _NONE
     node_of = np.empty(end - first, np.int64)
     source, expression = np.empty_like(node_of), np.empty_like(node_of)
     kernels = expressions = filled = 0
@@ -315,6 +425,12 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
                 state[_DIVIDED, viewed] = nodes[_PARTS, node]
             elif state[_DIVIDED, viewed] > 1:
                 state[_DIVIDED, viewed] = state[_PARTS_READ, viewed] = _NONE
+            if nodes[_BROADCASTS, node]:
+                continue
+            if nodes[_MOVES, node] or nodes[_PARTS, node] > 1:
+                state[_SEEN_BY, viewed], state[_SEEN_NUMEL, viewed] = node, nodes[_MADE_NUMEL, node]
+            elif state[_SEEN_NUMEL, viewed] != nodes[_MADE_NUMEL, node]:
+                state[_SEEN_BY, viewed] = state[_SEEN_NUMEL, viewed] = _NONE
             continue
         for index in range(offsets[node], offsets[node + 1]):
             read = ids[index]
@@ -323,23 +439,39 @@ def _lowered(first: int, end: int, columns: Columns, state: Int64, born: Int32, 
                 expression[kernels] = state[_AWAITED_AS, read]
                 state[_AWAITED, read] = _NONE
                 kernels += 1
-        stop, ops, reads = _join(node, columns, state, spans, found, filled)
-        spans[0, expressions], spans[1, expressions], spans[2, expressions] = filled, stop, ops
-        if nodes[_KIND, node] == _POINTWISE and makes and not _gets_buffer(node, end, columns, limits, reads, ops):
+        stop, reads = _join(node, columns, state, spans, found, filled)
+        spans[0, expressions], spans[1, expressions] = filled, stop
+        keys_end, reads_several = keys_filled, False
+        if nodes[_KIND, node] == _POINTWISE:
+            most = _most_keys(node, columns, state, spans)
+            if keys_filled + most > len(keys):
+                keys = np.append(keys, np.empty(max(len(keys), most), np.int64))
+            if table.shape[1] < 2 * (most + stop - filled):
+                table = _new_slots(most + stop - filled)[:2]
+                table[1, :] = _NONE
+            keys_end, elements = _compute(node, columns, state, spans, keys, keys_filled, table)
+            reads_several = bool(nodes[_IN_IMAGES, node] or elements > 1)
+            reads -= _joined_count(node, items[filled:stop], state, table)
+        spans[2, expressions], spans[3, expressions] = keys_filled, keys_end
+        much = reads, keys_end - keys_filled, reads_several
+        if nodes[_KIND, node] == _POINTWISE and makes and not _gets_buffer(node, end, columns, limits, much):
             for index in range(new_offsets[node], new_offsets[node + 1]):
                 state[_EXPRESSION, new_ids[index]] = expressions
                 born[new_ids[index]] = _NEVER
-        elif nodes[_KIND, node] == _POINTWISE and _is_late(node, end, columns, limits, reads, ops):
+            keys_filled = keys_end
+        elif nodes[_KIND, node] == _POINTWISE and _is_late(node, end, columns, limits, much):
             storage = new_ids[new_offsets[node]]
             state[_EXPRESSION, storage], state[_LATE, storage] = expressions, node
-        elif nodes[_KIND, node] == _POINTWISE and _is_awaited(
-            node, end, columns, limits, reads, ops, items[filled:stop]
-        ):
+            keys_filled = keys_end
+        elif nodes[_KIND, node] == _POINTWISE and _is_awaited(node, end, columns, limits, much, items[filled:stop]):
             storage = new_ids[new_offsets[node]]
             state[_AWAITED, storage], state[_AWAITED_AS, storage] = node, expressions
         else:
             node_of[kernels], source[kernels], expression[kernels] = node, node, expressions
             kernels += 1
+            if nodes[_KIND, node] in (_POINTWISE, _REDUCTION, _CONCAT):
+                for index in range(new_offsets[node], new_offsets[node + 1]):
+                    state[_GENERATED, new_ids[index]] = 1
         expressions += 1
         filled = stop
     for node in range(first, end):  # what a trace from a stranger awaits in vain
@@ -955,6 +1087,12 @@ def fuse(
             graph.inner,
             graph.op_count,
             graph.parts,
+            graph.op,
+            graph.constant_count,
+            graph.made_numel,
+            graph.lies_in_images,
+            graph.is_joined,
+            graph.broadcasts,
         ),
         np.int64,
     )
@@ -987,7 +1125,7 @@ def _fuse_segments(
     limits: tuple[int, ...],
     most_looks: int,
 ) -> None:
-    state = np.full((22, columns[1].shape[1]), _NONE, np.int64)
+    state = np.full((26, columns[1].shape[1]), _NONE, np.int64)
     bounds = np.array(limits, np.int64)
     nothing = np.empty(0, np.int64)
     nobody = np.empty((0, 0), np.uint64)
@@ -1041,9 +1179,9 @@ def _fuse_segments(
 def warm_up() -> None:
     """Compile, or read from the cache: one node that makes a storage."""
     made, nothing = (np.array([0, 1]), np.array([0])), (np.array([0, 0]), np.zeros(0, np.int64))
-    columns = np.zeros((13, 1), np.int64), np.zeros((13, 1), np.int64), nothing, made, nothing
+    columns = np.zeros((19, 1), np.int64), np.zeros((13, 1), np.int64), nothing, made, nothing
     births, deaths, reuses, times = (np.zeros(1, np.int32) for _ in range(4))
-    _fuse_segments(columns, [(0, 1)], (births, deaths, reuses, times), (1,) * 12, 1)
+    _fuse_segments(columns, [(0, 1)], (births, deaths, reuses, times), (1,) * 13, 1)
 
 
 def _int64(csr: Csr) -> Table:

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Final
 
 from peakcast.featurizer.fusion_graph import MOST_PARTS_SEEN, CompiledGraph
+from peakcast.featurizer.fusion_operations import Operations, read_count
 from peakcast.featurizer.op_kinds import OpKind
 
 # inductor's realize_reads_threshold: a value with several readers that would make each read more buffers than this
@@ -16,8 +17,11 @@ from peakcast.featurizer.op_kinds import OpKind
 SHARED_READS: Final = 4
 # inductor's realize_acc_reads_threshold: the same with a single reader.
 SINGLE_READS: Final = 8
-# inductor's realize_opcount_threshold, in operations of the inlined expression.
+# inductor's realize_opcount_threshold, in operations of the inlined expression: where it has several readers, or reads
+# several elements (`realize_hint` in ir.py).
 INLINED_OPS: Final = 30
+# Never more than this: `run_node` in graph.py.
+MOST_INLINED_OPS: Final = 100
 
 
 class Move(IntEnum):
@@ -30,6 +34,8 @@ class Move(IntEnum):
 
 _NOTHING: Final[frozenset[int]] = frozenset()
 WHOLE: Final[Mapping[int, int]] = {}  # no buffer is read in parts
+# Such kernels can write right into a concatenation.
+_GENERATED: Final = (OpKind.POINTWISE, OpKind.REDUCTION, OpKind.CONCAT)
 # A buffer's own bit, where all of it is read.
 ALL: Final = 1 << MOST_PARTS_SEEN
 
@@ -45,11 +51,13 @@ class Expression:
     displaced: AbstractSet[int]
     op_count: int
     parts: Mapping[int, int]
+    reads_several: bool = False  # several elements
+    joined_count: int = 0  # buffers that are read as one with another
 
     @property
     def read_count(self) -> int:
         """How often it reads: each part of a buffer is a read of its own, as `num_reads` in ir.py has it."""
-        return len(self.reads) + sum(bits.bit_count() - 1 for bits in self.parts.values())
+        return len(self.reads) - self.joined_count + sum(bits.bit_count() - 1 for bits in self.parts.values())
 
 
 @dataclass(slots=True)
@@ -104,7 +112,7 @@ class _Layouts:
 def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tuple[list[Kernel], list[int]]:
     """Return the kernels of one compiled graph in order, and the storages that are never written."""
     inlined: dict[int, Expression] = {}
-    layouts = _Layouts(graph)
+    layouts, operations = _Layouts(graph), Operations(graph)
     divided: dict[int, tuple[int, int]] = {}  # by storage whose latest view is a part: of how many, and reads so far
     late: dict[int, Kernel] = {}  # by storage that is written where its view is returned
     awaited: dict[int, Kernel] = {}  # by storage that is written where the first library call reads it
@@ -117,6 +125,7 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
                 kernels.append(late.pop(viewed))
                 del inlined[viewed]
             layouts.view(node, viewed)
+            operations.view(node, viewed)
             if graph.parts[node] > 1:
                 divided[viewed] = graph.parts[node], divided.get(viewed, (0, 0))[1]
             elif viewed in divided:
@@ -124,7 +133,18 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
             continue
         kernels += [awaited.pop(storage) for storage in graph.inputs[node] if storage in awaited]
         kind = graph.kinds[node]
-        expression = _read(graph.inputs[node], inlined, layouts.compute(node), divided, graph.op_count[node])
+        expression = _read(graph.inputs[node], inlined, layouts.compute(node), divided)
+        keys: set[int] = set()
+        if kind is OpKind.POINTWISE:
+            keys = operations.compute(node, inlined)
+            expression = Expression(
+                expression.reads,
+                expression.displaced,
+                len(keys),
+                expression.parts,
+                graph.lies_in_images[node] or read_count(keys) > 1,
+                operations.joined_count(expression.reads),
+            )
         kernel = Kernel(
             node,
             node,
@@ -138,15 +158,19 @@ def lower(graph: CompiledGraph, first: int, end: int, returned: set[int]) -> tup
         if kind is OpKind.POINTWISE and writes and not _gets_buffer(graph, node, end, returned, expression):
             for storage in writes:
                 inlined[storage] = expression
+            operations.inline(writes, keys)
         elif kind is OpKind.POINTWISE and _is_late(graph, node, end, expression):
             (storage,) = writes
             kernel.node = graph.returned_view[storage]
             late[storage] = kernel
             inlined[storage] = expression
+            operations.inline(writes, keys)
         elif kind is OpKind.POINTWISE and _is_awaited(graph, node, end, returned, expression):
             awaited[writes[0]] = kernel
         else:
             kernels.append(kernel)
+            if kind in _GENERATED:
+                operations.generate(writes)
     return [*kernels, *awaited.values()], list(inlined)
 
 
@@ -155,7 +179,6 @@ def _read(
     inlined: dict[int, Expression],
     moved: AbstractSet[int],
     divided: dict[int, tuple[int, int]],
-    op_count: int,
 ) -> Expression:
     """Join what a node reads into one expression. Sets are shared and never changed: most nodes read one value."""
     if len(storages) == 1 and storages[0] not in divided:
@@ -163,9 +186,9 @@ def _read(
         inner = inlined.get(storage)
         if inner is None:
             alone = {storage}
-            return Expression(alone, alone if storage in moved else _NOTHING, op_count, WHOLE)
+            return Expression(alone, alone if storage in moved else _NOTHING, 0, WHOLE)
         displaced_there = inner.reads if storage in moved else inner.displaced
-        return Expression(inner.reads, displaced_there, inner.op_count + op_count, inner.parts)
+        return Expression(inner.reads, displaced_there, 0, inner.parts)
     reads: set[int] = set()
     displaced: set[int] = set()
     parted = False
@@ -179,8 +202,7 @@ def _read(
         else:
             reads |= inner.reads
             displaced |= inner.reads if storage in moved else inner.displaced
-            op_count += inner.op_count
-    return Expression(reads, displaced, op_count, _parts(storages, inlined, divided) if parted else WHOLE)
+    return Expression(reads, displaced, 0, _parts(storages, inlined, divided) if parted else WHOLE)
 
 
 def _parts(
@@ -220,8 +242,9 @@ def _gets_buffer(graph: CompiledGraph, node: int, end: int, returned: set[int], 
 
 
 def _is_much(expression: Expression, readers: int) -> bool:
-    most_reads = SHARED_READS if readers > 1 else SINGLE_READS
-    return expression.read_count > most_reads or expression.op_count > INLINED_OPS
+    is_shared = readers > 1
+    most_ops = INLINED_OPS if is_shared or expression.reads_several else MOST_INLINED_OPS
+    return expression.read_count > (SHARED_READS if is_shared else SINGLE_READS) or expression.op_count > most_ops
 
 
 def _is_awaited(graph: CompiledGraph, node: int, end: int, returned: set[int], expression: Expression) -> bool:

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fusing import ADD, CAT, EAGER, EXP, MM, POOL, PUT, SUM, UNKNOWN, VAR_MEAN, VIEW, fused, is_inlined, span
+from fusing import (
+    ADD,
+    CAT,
+    CONVOLUTION,
+    EAGER,
+    EXP,
+    MM,
+    POOL,
+    PUT,
+    SUM,
+    UNKNOWN,
+    VAR_MEAN,
+    VIEW,
+    fused,
+    is_inlined,
+    span,
+)
 from handmade import MIB, Sketch
 
+from peakcast.featurizer.fusion import fused_lifetimes
 from peakcast.featurizer.lifetimes import NO_REUSE, Lifetimes, observed_lifetimes, step_events
 from peakcast.featurizer.vocabulary import BACKWARD, CPU, GRADIENT, INPUT, LOSS, OUTPUT, SAVED
 
@@ -117,19 +134,46 @@ class TestWhichValuesGetABuffer:
         sketch.node(SUM, 4, reads=[a, a], dies=[a])
         assert is_inlined(fused(sketch), a)
 
-    def test_long_expressions_are_written(self) -> None:
-        """Thirty operations are inlined; the one that makes it thirty-one is written, and counting begins anew."""
+    @pytest.mark.parametrize(("reads", "inlined"), [(1, 99), (2, 28)])
+    def test_long_expressions_are_written(self, reads: int, inlined: int) -> None:
+        """What reads one element is inlined up to a hundred operations, else up to thirty; the reads count among them.
+
+        Then counting begins anew, with one element.
+        """
+        sketch = Sketch()
+        given = [sketch.start(MIB, INPUT) for _ in range(reads)]
+        chain = sketch.node(ADD if reads > 1 else EXP, MIB, reads=given)
+        for _ in range(119):
+            chain += sketch.node(EXP, MIB, reads=chain[-1:], dies=chain[-1:])
+        sketch.node(SUM, 4, reads=chain[-1:], dies=chain[-1:])
+        lifetimes = fused(sketch)
+        rest = 120 - inlined - 1
+        assert [is_inlined(lifetimes, value) for value in chain] == [True] * inlined + [False] + [True] * rest
+        assert span(lifetimes, chain[inlined]) == (inlined, 120)
+
+    def test_what_is_used_twice_is_computed_once(self) -> None:
+        """Twenty squares are twenty operations and one read, though they name what they read a million times."""
         sketch = Sketch()
         value = sketch.start(MIB, INPUT)
         chain: list[int] = []
-        for _ in range(40):
-            dies = chain[-1:]
-            (value,) = sketch.node(EXP, MIB, reads=[value], dies=dies)
-            chain.append(value)
+        for _ in range(20):
+            chain += sketch.node("aten.mul.Tensor", MIB, reads=[value, value], dies=chain[-1:])
+            value = chain[-1]
+        sketch.node(SUM, 4, reads=[value])
         sketch.node(SUM, 4, reads=[value], dies=[value])
-        lifetimes = fused(sketch)
-        assert [is_inlined(lifetimes, value) for value in chain] == [True] * 30 + [False] + [True] * 9
-        assert span(lifetimes, chain[30]) == (30, 40)
+        assert is_inlined(fused(sketch), value)
+
+    @pytest.mark.parametrize(("op", "inlined"), [(SUM, True), (CONVOLUTION, False)])
+    def test_parts_that_are_written_into_a_concatenation_are_read_as_one(self, op: str, *, inlined: bool) -> None:
+        """Four sums make one buffer, so that with three more it is read of four; four libraries' results are seven."""
+        sketch = Sketch()
+        given = [sketch.start(MIB, INPUT) for _ in range(3)]
+        parts = [sketch.node(op, MIB // 4, reads=given[:1])[0] for _ in range(4)]
+        (whole,) = sketch.node(CAT, MIB, reads=parts, dies=parts)
+        (value,) = sketch.node(ADD, MIB, reads=[whole, *given], dies=[whole])
+        sketch.node(SUM, 4, reads=[value])
+        sketch.node(SUM, 4, reads=[value], dies=[value])
+        assert is_inlined(fused(sketch), value) is inlined
 
     @pytest.mark.parametrize(("parts", "inlined"), [(1, True), (2, True), (4, False)])
     def test_each_part_of_a_buffer_is_a_read_of_its_own(self, parts: int, *, inlined: bool) -> None:
@@ -147,6 +191,22 @@ class TestWhichValuesGetABuffer:
         sketch.node(SUM, 512, role=OUTPUT, reads=[state], dies=[product, state])
         sketch.node(MM, 512, reads=[x])
         assert is_inlined(fused(sketch, parts=parts), state) is inlined
+
+    @pytest.mark.parametrize(("shown", "inlined"), [(1, True), (2, False)])
+    def test_a_sum_along_one_element_is_pointwise(self, shown: int, *, inlined: bool) -> None:
+        """It makes as many elements as it reads; not where it reads through a view that shows each of them twice."""
+        sketch = Sketch()
+        x = sketch.start(MIB, INPUT)
+        (a,) = sketch.node(EXP, MIB, reads=[x])
+        expand = sketch.node("aten.expand.default", reads=[a], writes=[a])
+        assert not expand
+        (b,) = sketch.node("aten.sum.dim_IntList", MIB, reads=[a], dies=[a])
+        sketch.node(MM, MIB, reads=[x])
+        sketch.node(SUM, 4, reads=[b], dies=[b])
+        trace = sketch.trace()
+        trace.region[:] = 0
+        trace.numel[:] = [MIB // 4, shown * MIB // 4, MIB // 4, MIB // 4, 1]
+        assert is_inlined(fused_lifetimes(trace, tuple(sketch.ops)), b) is inlined
 
     @pytest.mark.parametrize("op", [SUM, VAR_MEAN, PUT])
     def test_reductions_and_scatters_write(self, op: str) -> None:
