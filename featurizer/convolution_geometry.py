@@ -43,6 +43,7 @@ class Geometry:
     gives_weight: bool = True
     image: tuple[int, ...] = ()  # rows and columns of what is read; empty where an attribute does not tell
     dilation: int = 1  # the largest of its sides
+    steps: tuple[int, ...] = ()  # its stride along each side, where it has one
 
     @property
     def channels_read(self) -> int:
@@ -81,11 +82,16 @@ class Geometry:
         """Count the images of a batch where not all of what is read is theirs; 0 where it is, or nothing tells.
 
         Without a stride a result is as large as its image, with the usual padding, or smaller by what its kernel
-        reaches over, without any. Other paddings are not told apart.
+        reaches over, without any. With one it has every such pixel, with the usual padding. Others are not told apart.
         """
-        if not self.image or not element_bytes or self.is_strided or self.is_transposed:
+        if not self.image or not element_bytes or self.is_transposed:
             return 0
         one = self.channels_out * element_bytes
+        if self.is_strided:
+            pixels = prod(-(-size // step) for size, step in zip(self.image, self.steps, strict=False))
+            images, rest = divmod(result_bytes, one * pixels)
+            is_part = not rest and images * self.image_bytes(element_bytes) < image_bytes
+            return images if is_part else 0
         reaches = [(size - 1) * self.dilation for size in self.kernel]
         fewest_pixels = prod(max(1, size - reach) for size, reach in zip(self.image, reaches, strict=False))
         images = self.images(image_bytes, element_bytes)
@@ -102,6 +108,7 @@ def parse_geometry(attribute: str) -> Geometry | None:
     """Read the attribute of a convolution node; None where it is not one, or not well formed."""
     pairs = dict(pair.split("=", 1) for pair in attribute.split(",") if "=" in pair)
     try:
+        stride = tuple(int(step) for step in pairs.get("stride", "1").split("x"))
         channels_in, channels_out = (int(count) for count in pairs["channels"].split("x"))
         geometry = Geometry(
             kernel=tuple(int(size) for size in pairs["kernel"].split("x")),
@@ -111,13 +118,22 @@ def parse_geometry(attribute: str) -> Geometry | None:
             is_channels_last=pairs["layout"] == "nhwc",
             is_copied=pairs.get("copied") == "1",
             is_transposed=pairs.get("transposed") == "1",
-            is_strided=any(int(step) > 1 for step in pairs.get("stride", "1").split("x")),
+            is_strided=max(stride) > 1,
             gives_image=pairs.get("gradients", "11")[:1] != "0",
             gives_weight=pairs.get("gradients", "11")[1:2] != "0",
             image=tuple(int(size) for size in pairs["image"].split("x")) if "image" in pairs else (),
             dilation=max(int(size) for size in pairs.get("dilation", "1").split("x")),
+            steps=stride if max(stride) > 1 else (),
         )
     except (KeyError, ValueError):
         return None
-    counts = (*geometry.kernel, *geometry.image, geometry.groups, geometry.dilation, channels_in, channels_out)
+    counts = (
+        *geometry.kernel,
+        *geometry.image,
+        *geometry.steps,
+        geometry.groups,
+        geometry.dilation,
+        channels_in,
+        channels_out,
+    )
     return geometry if min(counts) > 0 and geometry.groups <= min(channels_in, channels_out) else None

@@ -63,7 +63,7 @@ def test_an_attribute_is_read() -> None:
     assert image_only == dataclasses.replace(expected, gives_weight=False)
     assert parse_geometry(ATTRIBUTE.replace(",copied=0", "")) == expected
     strided = parse_geometry(ATTRIBUTE.replace("stride=1x1", "stride=1x2"))
-    assert strided == dataclasses.replace(expected, is_strided=True)
+    assert strided == dataclasses.replace(expected, is_strided=True, steps=(1, 2))
     unsized = parse_geometry(ATTRIBUTE.replace("image=224x224,", ""))
     assert unsized == dataclasses.replace(expected, image=())
     volume = parse_geometry(ATTRIBUTE.replace("kernel=3x3", "kernel=3x1x2"))
@@ -311,6 +311,18 @@ def test_of_a_part_the_part_is_copied(channels_of_storage: int, pixels_of_result
     assert geometry is not None
     read, written = (16 * 2 * size for size in (channels_of_storage * 56 * 56, 96 * pixels_of_result))
     assert contiguous_bytes(geometry, [read], [written], 2) == 16 * copied_channels * 56 * 56 * 2
+
+
+@pytest.mark.parametrize(("channels_of_storage", "copied_channels"), [(48, 48), (144, 48)])
+def test_of_a_part_the_part_is_copied_where_a_stride_halves_it(channels_of_storage: int, copied_channels: int) -> None:
+    """16 images of 48 channels, 112 x 112, in float32, a third of a storage: each makes a quarter as many pixels."""
+    attribute = (
+        "kernel=5x5,stride=2x2,dilation=1x1,groups=48,transposed=0,channels=48x48,image=112x112,layout=nchw,copied=1"
+    )
+    geometry = parse_geometry(attribute)
+    assert geometry is not None
+    read, written = 16 * channels_of_storage * 112 * 112 * 4, 16 * 48 * 56 * 56 * 4
+    assert contiguous_bytes(geometry, [read], [written], 4) == 16 * copied_channels * 112 * 112 * 4
 
 
 @pytest.mark.parametrize(
