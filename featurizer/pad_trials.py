@@ -38,8 +38,9 @@ def padding_trial(trace: Trace, ops: Sequence[str], dtypes: Sequence[str]) -> tu
 def unlike_products(trace: Trace, ops: Sequence[str], names: frozenset[str]) -> list[int]:
     """Return compiled products by name, one for all that have the same sizes: a model repeats its layers'."""
     is_product = np.array([op_name(op) in names for op in ops], np.bool_)
-    nodes = np.flatnonzero(is_product[trace.op] & (trace.region >= 0)) if len(trace) else np.empty(0, np.int64)
-    ends = trace.inputs.offsets[nodes + 1]
+    is_compiled = trace.replayed | (trace.region >= 0)
+    nodes = np.flatnonzero(is_product[trace.op] & is_compiled) if len(trace) else np.empty(0, np.int64)
+    ends = trace.inputs.offsets[nodes + 1] - trace.replayed  # what the result is written to is read last there
     nodes, ends = nodes[ends - trace.inputs.offsets[nodes] >= 2], ends[ends - trace.inputs.offsets[nodes] >= 2]
     if not len(nodes):
         return []
@@ -52,7 +53,7 @@ def unlike_products(trace: Trace, ops: Sequence[str], names: frozenset[str]) -> 
 def _trial(trace: Trace, node: int, ops: Sequence[str], dtypes: Sequence[str]) -> tuple[int, ...]:
     """Return the bytes of both factors, of those that are padded once more, and of the padded result."""
     element = DTYPE_BYTES.get(dtypes[trace.dtype[node]], 0)
-    factors = trace.inputs.row(node)[-2:].tolist()
+    factors = trace.inputs.row(node)[: -1 if trace.replayed else None][-2:].tolist()
     if element not in _ITEM_BYTES:
         return ()
     sizes = [_before_padding(trace, one, ops) for one in factors]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from fusing import EXP, MM
 from handmade import Sketch
@@ -47,6 +49,18 @@ def test_what_waits_for_memory_is_tried_too() -> None:
     """Four rows compute little for each element that is read; without clock rates inductor cannot tell."""
     trace, ops = product(4, 768, 50257)
     assert padding_trial(trace, ops, ("float32",))[-1] == 4 * 4 * 50260
+
+
+def test_a_replayed_product_is_tried_as_well() -> None:
+    """It is in no region, and reads last what its result is written to."""
+    sketch = Sketch()
+    x, weight = sketch.start(4 * 4096 * 768, INPUT), sketch.start(4 * 768 * 50257, PARAMETER)
+    (logits,) = sketch.node("inductor.kernel", 4 * 4096 * 50257, reads=[x])
+    sketch.node("aten.mm.out", reads=[x, weight, logits], writes=[logits])
+    trace = replace(sketch.trace(), replayed=True)
+    trace.numel[:] = 4096 * 50257
+    expected = padding_trial(*product(4096, 768, 50257), ("float32",))
+    assert padding_trial(trace, tuple(sketch.ops), ("float32",)) == expected
 
 
 def test_what_runs_eagerly_is_not_tried() -> None:

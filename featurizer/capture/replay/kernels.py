@@ -12,8 +12,8 @@ from peakcast.featurizer.capture.tape import Tape
 from peakcast.featurizer.vocabulary import KERNEL
 
 _SIGNATURE: Final = re.compile(r"^def (\w+)\(([^)]*)\)", re.MULTILINE)
-# triton_poi_fused_add_relu_3 -> add_relu
-_FUSED: Final = re.compile(r"^triton_\w*?fused_(\w+?)(?:_\d+)?$")
+# triton_poi_fused_add_relu_3 -> add_relu, 3: like layers share a kernel, others differ in the number
+_FUSED: Final = re.compile(r"^triton_\w*?fused_(\w+?)(?:_(\d+))?$")
 # How inductor names a kernel's pointers: in_ptr0, out_ptr1, in_out_ptr0 (written in place).
 _WRITTEN: Final = ("out_ptr", "in_out_ptr")
 _MOST_CHARACTERS: Final = 100
@@ -65,7 +65,7 @@ class Kernel:
         signature = found.get(name) or next(iter(found.values()), "")
         self.parameters = tuple(part.split(":")[0].strip() for part in signature.split(",") if part.strip())
         fused = _FUSED.match(name)
-        self.attribute = f"fused={fused[1][:_MOST_CHARACTERS]}" if fused else ""
+        self.attribute = f"fused={fused[1][:_MOST_CHARACTERS]},number={fused[2] or 0}" if fused else ""
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Launch: `kernel.run(in_ptr0, out_ptr0, xnumel, stream=...)`."""

@@ -137,7 +137,7 @@ def test_kernels_name_the_line_they_compute(replays: Replays) -> None:
     named = [spec.lines[line] for line in trace.line]
     assert all(LINE_OF_SIN in line for line in named)
     assert all("torch.sin" in source[int(line.rpartition(":")[2]) - 1] for line in named)
-    assert spec.attributes[trace.attribute[1]] == "fused=addmm_sin"
+    assert spec.attributes[trace.attribute[1]] == "fused=addmm_sin,number=0"
 
 
 def test_what_cannot_be_lowered_falls_to_the_rules(replays: Replays) -> None:
