@@ -19,7 +19,7 @@ def test_a_concatenation_of_what_must_be_copied_is_computed_in_a_reduction(part:
     """An input and a value can only be copied; a product writes its part itself, and a sum is not done for each row."""
     sketch = Sketch()
     token = sketch.start(8 * MIB, INPUT)
-    (product,) = sketch.node(MM, 8 * MIB)
+    (product,) = sketch.node(MM, (16 if part == SUM else 8) * MIB)
     if part == "normalized":
         (total,) = sketch.node(SUM, ROWS_BYTES, reads=[product])
         (joining,) = sketch.node(ADD, 8 * MIB, reads=[product, total], dies=[product, total])
