@@ -14,6 +14,7 @@ import numpy as np
 
 from peakcast.featurizer import compiled
 from peakcast.featurizer.buffer_pool import BufferPool
+from peakcast.featurizer.concatenations import with_early_births
 from peakcast.featurizer.fusion_graph import CompiledGraph, GraphColumns, segments
 from peakcast.featurizer.fusion_lowering import INLINED_OPS, MOST_INLINED_OPS, SHARED_READS, SINGLE_READS, Kernel, lower
 from peakcast.featurizer.fusion_rounds import (
@@ -68,7 +69,7 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...], attributes: tuple[str, .
     fuse = compiled.loaded_fuse()
     if fuse is not None:
         fuse(columns, segments(trace), (born, died, reuses, time), _LIMITS, MOST_LOOKS)
-        return fused
+        return with_early_births(fused, columns, trace)
     graph = CompiledGraph(columns)
     for first, end in segments(trace):
         returned = graph.returned_and_dropped(end)
@@ -93,7 +94,7 @@ def fused_lifetimes(trace: Trace, ops: tuple[str, ...], attributes: tuple[str, .
         for storage, other in taken.items():
             if born[other] != NEVER:
                 reuses[storage] = other
-    return fused
+    return with_early_births(fused, columns, trace)
 
 
 def _reorder(

@@ -53,7 +53,7 @@ _FEWEST_ROWS: Final = 4096
 _LONGEST_ROW: Final = 1 << 14
 _FEWEST_ELEMENTS: Final = 5 << 20
 # inductor's max_pointwise_cat_inputs.
-_MOST_PARTS: Final = 8
+MOST_PARTS: Final = 8
 # Buffers looked at behind a part of a concatenation: what computes more than `realize_opcount_threshold` is written.
 _MOST_INLINED: Final = 64
 # What `pointwise_cat` computes for each: where it begins and ends, both compared, the load under a mask, the choice.
@@ -394,7 +394,7 @@ def _inlined_concatenations(
     and that storage.
     """
     sizes, born, died = trace.inputs.sizes(), trace.storages.born, trace.storages.died
-    found = np.flatnonzero((kind == OpKind.CONCAT) & (new.sizes() == 1) & (sizes > 0) & (sizes <= _MOST_PARTS))
+    found = np.flatnonzero((kind == OpKind.CONCAT) & (new.sizes() == 1) & (sizes > 0) & (sizes <= MOST_PARTS))
     if not len(found):
         return found
     count = len(trace.storages)

@@ -118,7 +118,11 @@ def test_what_a_kernel_reads_is_there_when_it_runs(program: tuple[tuple[str, ...
         runs_at = int(lifetimes.born[written[0]]) if written else time
         for storage in buffers(node):
             may_be_fused = {graph.kinds[node], graph.kinds[maker[storage]]} == {OpKind.POINTWISE}
-            if may_be_fused and maker[storage] >= 0 and graph.numel[storage] == trace.numel[node]:
+            if graph.kinds[node] is OpKind.CONCAT:
+                # It is allocated with its first part, and holds all of them when it is freed.
+                freed_at = int(lifetimes.died[written[0]]) if written else time
+                assert freed_at == -1 or lifetimes.born[storage] <= freed_at
+            elif may_be_fused and maker[storage] >= 0 and graph.numel[storage] == trace.numel[node]:
                 assert lifetimes.born[storage] <= runs_at
             else:
                 assert lifetimes.born[storage] < runs_at
