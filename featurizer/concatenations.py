@@ -54,7 +54,7 @@ class _Parts:
         self._columns = columns
         self._trace = trace
         self._born = lifetimes.born.astype(np.int64)
-        self._code = trace.compiled_parts()
+        self._run = np.cumsum(np.diff(trace.compiled_parts(), prepend=-1) != 0)  # of one graph, without a break
         node, storage = trace.inputs.rows(), trace.inputs.ids
         count = len(trace.storages)
         self._first_view = _first(node, storage, columns.is_view, count)
@@ -85,7 +85,7 @@ class _Parts:
 
     def _is_made_here(self, parts: Int64, node: int) -> NDArray[np.bool_]:
         made = self._columns.born[parts]
-        is_here: NDArray[np.bool_] = (made >= 0) & (self._code[np.maximum(made, 0)] == self._code[node])
+        is_here: NDArray[np.bool_] = (made >= 0) & (self._run[np.maximum(made, 0)] == self._run[node])
         return is_here
 
 

@@ -404,7 +404,9 @@ def _inlined_concatenations(
     code = trace.compiled_parts()
     made = new.ids[new.offsets[found]]
     dies = (died[made] >= 0) & (code[died[made]] == code[found])
-    fits = dies & (~is_whole[made] | _all_copied(trace, kind, found, storage[np.isin(kind[node], _NEEDS_MEMORY)]))
+    fits = dies & (trace.phase[found] != BACKWARD)
+    is_asked = fits & is_whole[made]
+    fits[is_asked] = _all_copied(trace, kind, code, found[is_asked], storage[np.isin(kind[node], _NEEDS_MEMORY)])
 
     parts = trace.inputs.ids
     leaves = (born >= 0) & ((died < 0) | (code[died] != code[born]))
@@ -413,31 +415,30 @@ def _inlined_concatenations(
     is_shared = _flags(storage[is_pointwise], count) | (is_computed & (users > 1))
     is_shared[trace.inputs.ids[is_view[trace.inputs.rows()]]] = False  # a view is a node of its own
     has_shared = _flags(trace.inputs.rows()[is_shared[parts]], len(trace))
-    fits &= trace.phase[found] != BACKWARD
     inlined: Int64 = found[fits & ~has_shared[found]]
     return inlined
 
 
-def _all_copied(trace: Trace, kind: Int64, found: Int64, in_memory: Int64) -> Flags:
+def _all_copied(trace: Trace, kind: Int64, code: Int64, found: Int64, in_memory: Int64) -> Flags:
     """Tell of which nodes [found] every part must be copied: it was there before, or is a value not written so far.
 
     Not where a part is computed from what a reduction makes: each element would do that anew. `in_memory` are storages
-    that are written for what reads them.
+    that are written for what reads them, `code` numbers the compiled parts.
     """
-    born, code = trace.storages.born, trace.compiled_parts()
+    born = trace.storages.born
     is_written = _flags(in_memory, len(born))
     copied = np.zeros(len(found), np.bool_)
     for place, node in enumerate(found.tolist()):
         parts = trace.inputs.row(node)
         own = parts[(born[parts] >= 0) & (code[born[parts]] == code[node])]
         if (kind[born[own]] == OpKind.POINTWISE).all() and not is_written[own].any():
-            copied[place] = not _is_reduced(trace, kind, own, node)
+            copied[place] = not _is_reduced(trace, kind, code, own, node)
     return copied
 
 
-def _is_reduced(trace: Trace, kind: Int64, storages: Int32, node: int) -> bool:
+def _is_reduced(trace: Trace, kind: Int64, code: Int64, storages: Int32, node: int) -> bool:
     """Tell whether pointwise values are computed from what a reduction makes in their graph."""
-    born, code = trace.storages.born, trace.compiled_parts()
+    born = trace.storages.born
     waiting, seen = storages.tolist(), set(storages.tolist())
     while waiting and len(seen) <= _MOST_INLINED:
         maker = int(born[waiting.pop()])
@@ -445,7 +446,8 @@ def _is_reduced(trace: Trace, kind: Int64, storages: Int32, node: int) -> bool:
             continue
         if kind[maker] == OpKind.REDUCTION:
             return True
-        new = [storage for storage in trace.inputs.row(maker).tolist() if storage not in seen]
+        read = trace.inputs.row(maker)[: _MOST_INLINED + 1].tolist()  # more than that ends it anyway
+        new = [storage for storage in read if storage not in seen]
         seen.update(new)
         waiting += new
     return bool(waiting)

@@ -65,7 +65,7 @@ class GraphSpec:
             checker.check(trace, f"$.traces.{plan}")
             for name, told in (("replayed", trace.replayed), ("compiled_again", trace.compiled_again >= 0)):
                 if told and not parse_plan(plan).compiled:
-                    problem = f"is true of plan {plan}, which no compiler runs; allowed: compiled plans"
+                    problem = f"is said of plan {plan}, which no compiler runs; allowed: compiled plans"
                     raise SpecError("inconsistent", f"$.traces.{plan}.{name}", problem)
 
     @classmethod

@@ -108,10 +108,18 @@ class Steps:
         )
 
     def _at_least_tuned_again(self, peaks: Peaks, second: StepEvents) -> Peaks:
-        again = Steps(self._cold, second, self.config, tolerance=_ANY).peaks
+        # Its trials are other tensors than those of the first step, under the same numbers: that one runs without.
+        first = replace(self.first, bytes=second.bytes, role=second.role, node=second.node)
+        again = Steps(first, second, self.config, tolerance=_ANY).peaks
+        reserved_bytes = max(again.steady_reserved_bytes, peaks.steady_reserved_bytes)
         if again.steady_allocated_bytes <= peaks.steady_allocated_bytes:
-            return peaks
-        return replace(again, steady_reserved_bytes=max(again.steady_reserved_bytes, peaks.steady_reserved_bytes))
+            return replace(peaks, steady_reserved_bytes=reserved_bytes)
+        return replace(
+            peaks,
+            steady_allocated_bytes=again.steady_allocated_bytes,
+            steady_reserved_bytes=reserved_bytes,
+            steady_tensor=again.steady_tensor,
+        )
 
     @property
     def _cold(self) -> StepEvents:

@@ -66,7 +66,9 @@ class TraceChecker:
         check_range(trace.attribute, -1, self.tables.attributes - 1, f"{path}.attribute", n)
         # A region without a node would be a graph of nothing, so there are at most as many as nodes.
         check_range(trace.region, -1, n - 1, f"{path}.region", n)
-        check_range(np.array([trace.compiled_again], np.int64), -1, n - 1, f"{path}.compiled_again", 1)
+        if not -1 <= trace.compiled_again < max(n, 0):
+            problem = f"is {trace.compiled_again}; allowed: -1 to {n - 1}"
+            raise SpecError("out_of_range", f"{path}.compiled_again", problem)
         if trace.replayed and (trace.region != -1).any():
             problem = "is true of a trace with compiled regions; allowed: one whose nodes are kernels, region all -1"
             raise SpecError("inconsistent", f"{path}.replayed", problem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,35 +17,42 @@ _MISSING: Any = object()
 def kept_tensors_taken_back(model: nn.Module | None) -> Iterator[None]:
     """Take back, after the block, tensors that it put into plain attributes and dictionaries of the model's modules.
 
-    Parameters, buffers and whatever a module keeps under a private name stay.
+    What lies elsewhere stays: parameters, buffers, private names, lists, dictionaries of another kind.
     """
-    before = [(module, _plain(module)) for module in model.modules()] if model is not None else []
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    before = [(vars(module), _plain(vars(module))) for module in modules]
     try:
         yield
     finally:
-        for module, attributes in before:
-            _take_back(module, attributes)
+        for attributes, earlier in before:
+            _take_back(attributes, earlier)
 
 
-def _plain(module: nn.Module) -> dict[str, Any]:
-    """Return the public attributes of a module that are no parts of it; dictionaries as they are now."""
-    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return what has a public name; dictionaries as they are now."""
+    public = {name: value for name, value in attributes.items() if _is_public(name)}
     return {name: dict(value) if type(value) is dict else value for name, value in public.items()}
 
 
-def _take_back(module: nn.Module, before: dict[str, Any]) -> None:
-    for name, value in list(vars(module).items()):
-        if name.startswith("_"):
+def _take_back(attributes: dict[Any, Any], before: Mapping[str, Any]) -> None:
+    """Put earlier tensors back, past whatever the module makes of setting an attribute."""
+    for name, value in list(attributes.items()):
+        if not _is_public(name):
             continue
         earlier = before.get(name, _MISSING)
-        if isinstance(value, torch.Tensor) and value is not earlier:
-            if earlier is _MISSING:
-                delattr(module, name)
-            else:
-                setattr(module, name, earlier)
+        if isinstance(value, torch.Tensor):
+            _restore(attributes, name, earlier)
         elif type(value) is dict and isinstance(earlier, dict):
             for key in [key for key, kept in value.items() if isinstance(kept, torch.Tensor)]:
-                if key not in earlier:
-                    del value[key]
-                elif value[key] is not earlier[key]:
-                    value[key] = earlier[key]
+                _restore(value, key, earlier.get(key, _MISSING))
+
+
+def _restore(owner: dict[Any, Any], key: Any, earlier: Any) -> None:
+    if earlier is _MISSING:
+        del owner[key]
+    else:
+        owner[key] = earlier
+
+
+def _is_public(name: object) -> bool:
+    return isinstance(name, str) and not name.startswith("_")

@@ -12,9 +12,11 @@ from peakcast.featurizer.allocator_config import AllocatorConfig
 from peakcast.featurizer.autotune import with_autotuning, with_autotuning_again
 from peakcast.featurizer.kernel_trials import L2_CACHE_BYTES
 from peakcast.featurizer.lifetimes import observed_lifetimes, step_events
+from peakcast.featurizer.prior import simulate
+from peakcast.featurizer.run import DeviceSpec, RunSpec
 from peakcast.featurizer.spec import GraphSpec
 from peakcast.featurizer.steps import Steps
-from peakcast.featurizer.vocabulary import INPUT, KERNEL, PARAMETER
+from peakcast.featurizer.vocabulary import BACKWARD, INPUT, KERNEL, PARAMETER
 from peakcast.featurizer.workspace import Workspace
 
 
@@ -115,3 +117,16 @@ def test_a_product_of_an_odd_size_is_tried_before_the_step() -> None:
     # Under CUDA graphs what it leaves cached is given back before anything is recorded: kernels alone are timed.
     recorded = with_autotuning(first, trace, spec, lifetimes, recorded=True)
     assert recorded.bytes[len(first.bytes) :].tolist() == [L2_CACHE_BYTES]
+
+
+def test_the_trials_of_a_second_compile_are_not_those_of_the_first() -> None:
+    """The first times the fullest launch, 100 MiB in place; the second only the kernel of 1 MiB after it."""
+    sketch = Sketch()
+    x, y = sketch.start(MIB, INPUT), sketch.start(50 * MIB, INPUT)
+    sketch.node(KERNEL, reads=[y], writes=[y])
+    sketch.node(KERNEL, MIB, reads=[x], phase=BACKWARD)
+    trace = replace(sketch.trace(), replayed=True, compiled_again=1)
+    spec = GraphSpec(ops=tuple(sketch.ops), dtypes=("float32",), lines=("step.py:1",), traces={"inductor": trace})
+    peaks = simulate(spec, "inductor", RunSpec(), DeviceSpec()).steps.peaks
+    assert peaks.first_allocated_bytes == (1 + 50 + 50) * MIB + L2_CACHE_BYTES
+    assert peaks.steady_allocated_bytes == (1 + 50 + 1) * MIB + L2_CACHE_BYTES

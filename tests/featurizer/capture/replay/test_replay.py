@@ -166,11 +166,11 @@ def test_a_mark_that_cannot_be_is_refused(replays: Replays) -> None:
     """No compiler runs eager, a region says that nothing is decided yet, and the mark is true or false."""
     document: dict[str, Any] = replays.spec("two_layers").to_dict()
     document["traces"]["eager"]["replayed"] = True
-    with pytest.raises(SpecError, match=r"traces\.eager\.replayed: is true of plan eager"):
+    with pytest.raises(SpecError, match=r"traces\.eager\.replayed: is said of plan eager"):
         GraphSpec.from_json(document)
     document = replays.spec("two_layers").to_dict()
     document["traces"]["eager"]["compiled_again"] = 0
-    with pytest.raises(SpecError, match=r"traces\.eager\.compiled_again: is true of plan eager"):
+    with pytest.raises(SpecError, match=r"traces\.eager\.compiled_again: is said of plan eager"):
         GraphSpec.from_json(document)
     document = replays.spec("two_layers").to_dict()
     count = len(document["traces"]["inductor"]["op"])
