@@ -126,8 +126,10 @@ def _code(trace: Trace, lifetimes: Lifetimes) -> NDArray[np.uint64]:
     code = own
     for _ in range(_CHAIN):
         read = np.where(is_inlined, code[np.maximum(made_by, 0)] * _PRIMES[1], size)
-        code = own.copy()
+        before, code = code, own.copy()
         np.add.at(code, node, read)
+        if np.array_equal(code, before):
+            break
     return code
 
 

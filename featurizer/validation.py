@@ -66,7 +66,7 @@ class TraceChecker:
         check_range(trace.attribute, -1, self.tables.attributes - 1, f"{path}.attribute", n)
         # A region without a node would be a graph of nothing, so there are at most as many as nodes.
         check_range(trace.region, -1, n - 1, f"{path}.region", n)
-        if not -1 <= trace.compiled_again < max(n, 0):
+        if not -1 <= trace.compiled_again < n:
             problem = f"is {trace.compiled_again}; allowed: -1 to {n - 1}"
             raise SpecError("out_of_range", f"{path}.compiled_again", problem)
         if trace.replayed and (trace.region != -1).any():
